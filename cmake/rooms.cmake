@@ -1,0 +1,62 @@
+# A room is a folder under src/ and one library. Floors: 0 ground, 1 vocabulary, 2 know, 3 decide,
+# 4 director/assembly, 5 doors, 6 cli. A room may depend on rooms of lower floors, and on rooms of
+# its own floor only when it names them here; tools/check_layers.py holds the includes to the same.
+#
+# penstock_room(NAME FLOOR N [DEPS room...] [LINK lib...] [PRIVATE_LINK lib...])
+#   x.cc           -> library penstock_<name>
+#   x_test.cc      -> executable <name>_test, run by ctest
+#   x_bench.cc     -> executable <name>_bench (Google Benchmark), with PENSTOCK_BENCH
+#   x_fuzz.cc      -> executable fuzz_<x>, one each, with PENSTOCK_FUZZ
+function(penstock_room NAME)
+  cmake_parse_arguments(R "" "FLOOR" "DEPS;LINK;PRIVATE_LINK;TEST_LINK" ${ARGN})
+  set_property(GLOBAL PROPERTY PENSTOCK_FLOOR_${NAME} ${R_FLOOR})
+  foreach(dep ${R_DEPS})
+    get_property(dep_floor GLOBAL PROPERTY PENSTOCK_FLOOR_${dep})
+    if("${dep_floor}" STREQUAL "" OR dep_floor GREATER R_FLOOR)
+      message(FATAL_ERROR "room ${NAME} (floor ${R_FLOOR}) may not depend on ${dep} (floor '${dep_floor}')")
+    endif()
+  endforeach()
+
+  file(GLOB_RECURSE all CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  set(sources ${all})
+  list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cc$|/main\\.cc$")
+  set(tests ${all})
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  set(benches ${all})
+  list(FILTER benches INCLUDE REGEX "_bench\\.cc$")
+  set(fuzzers ${all})
+  list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cc$")
+
+  set(lib penstock_${NAME})
+  list(TRANSFORM R_DEPS PREPEND penstock_ OUTPUT_VARIABLE deps)
+  if(sources)
+    add_library(${lib} STATIC ${sources})
+    target_include_directories(${lib} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(${lib} PUBLIC ${deps} ${R_LINK} PRIVATE ${R_PRIVATE_LINK})
+  else()
+    add_library(${lib} INTERFACE)
+    target_include_directories(${lib} INTERFACE ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(${lib} INTERFACE ${deps} ${R_LINK} ${R_PRIVATE_LINK})
+  endif()
+
+  if(PENSTOCK_TESTS AND tests)
+    add_executable(${NAME}_test ${tests})
+    target_link_libraries(${NAME}_test PRIVATE ${lib} ${R_PRIVATE_LINK} ${R_TEST_LINK} GTest::gtest GTest::gmock GTest::gtest_main)
+    target_compile_definitions(${NAME}_test PRIVATE PENSTOCK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    add_test(NAME ${NAME} COMMAND ${NAME}_test)
+    set_tests_properties(${NAME} PROPERTIES TIMEOUT 600)
+  endif()
+  if(PENSTOCK_BENCH AND benches)
+    add_executable(${NAME}_bench ${benches})
+    target_link_libraries(${NAME}_bench PRIVATE ${lib} ${R_PRIVATE_LINK} benchmark::benchmark benchmark::benchmark_main)
+  endif()
+  if(PENSTOCK_FUZZ)
+    foreach(source ${fuzzers})
+      get_filename_component(stem ${source} NAME_WE)
+      string(REGEX REPLACE "_fuzz$" "" stem ${stem})
+      add_executable(fuzz_${stem} ${source})
+      target_link_libraries(fuzz_${stem} PRIVATE ${lib} ${R_PRIVATE_LINK})
+      target_link_options(fuzz_${stem} PRIVATE -fsanitize=fuzzer)
+    endforeach()
+  endif()
+endfunction()

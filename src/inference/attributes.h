@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/arena.h"
+#include "inference/data_key.h"
+
+namespace penstock {
+
+// How much of a request's prompt an endpoint holds. Value of data_keys::kPrefixMatch.
+struct PrefixMatch {
+  uint32_t match_blocks = 0;
+  uint32_t total_blocks = 0;
+  uint32_t block_size_tokens = 0;
+  uint32_t cached_blocks = 0;  // unweighted count; equals match_blocks for the approximate producer
+};
+// Value of data_keys::kInFlightLoad: requests and tokens in flight on an endpoint.
+struct InFlightLoad {
+  int64_t requests = 0;
+  int64_t tokens = 0;
+};
+// Value of data_keys::kUncachedRequestTokens: tokens of this request an endpoint would have to prefill.
+struct UncachedTokens {
+  int64_t tokens = 0;
+};
+// Value of data_keys::kTokenizedPrompt: a marker, the data are InferenceRequest::prompts.
+struct TokenizedPromptMarker {};
+
+// Columns of per-endpoint values for one request: column = slot, row = Candidate. A column exists once
+// its producer ran; readers of an absent column get an empty span and use their documented fallback.
+// Storage is the request's arena.
+class AttributeTable {
+ public:
+  AttributeTable(Arena& arena, size_t slots, size_t endpoints)
+      : columns_(arena.make_filled<void*>(slots, nullptr)), endpoints_(endpoints), arena_(arena) {}
+
+  template <typename T>
+  std::span<T> create(AttributeSlot slot) {
+    assert(slot < columns_.size());
+    std::span<T> column = arena_.make_filled<T>(endpoints_);
+    columns_[slot] = column.data();
+    return column;
+  }
+  template <typename T>
+  std::span<const T> column(AttributeSlot slot) const {
+    if (slot >= columns_.size() || columns_[slot] == nullptr) return {};
+    return {static_cast<const T*>(columns_[slot]), endpoints_};
+  }
+  size_t endpoints() const { return endpoints_; }
+
+ private:
+  std::span<void*> columns_;
+  size_t endpoints_;
+  Arena& arena_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "inference/endpoint.h"
+
+namespace penstock {
+
+inline constexpr size_t kRecordedCandidates = 8;
+inline constexpr size_t kMaxScorersRecorded = 16;
+inline constexpr size_t kMaxFiltersRecorded = 16;
+
+// One candidate of one profile run: its weighted total and each scorer's clamped score, in the order of
+// the profile.
+struct CandidateRecord {
+  std::string_view endpoint_id;
+  Candidate candidate = 0;
+  double total = 0;
+  std::array<float, kMaxScorersRecorded> scores{};
+};
+
+struct FilterRecord {
+  std::string_view plugin_name;
+  uint32_t before = 0;
+  uint32_t after = 0;
+};
+
+struct ScorerRecord {
+  std::string_view plugin_name;
+  double weight = 1.0;
+};
+
+// What one profile run did. Plain data in the request's arena, always written.
+struct ProfileRecord {
+  std::string_view profile_name;
+  std::span<const FilterRecord> filters;
+  std::span<const ScorerRecord> scorers;
+  std::span<const CandidateRecord> top;  // best kRecordedCandidates by total; all of them when explaining
+  uint32_t candidates = 0;
+  uint32_t nan_scores = 0;  // scores that were NaN and counted as 0
+};
+
+// State of the decision as a whole: anything but kNone has a metric and one log line when it begins.
+enum class FallbackState : uint8_t {
+  kNone,
+  kNoFreshSignals,  // no candidate has a fresh value of a required signal
+  kProducerFailed,  // a data producer failed; its consumers used their fallback
+  kNoEndpoint,
+};
+std::string_view fallback_state_name(FallbackState state);
+
+// Why a request went where it went. Views point into the request's arena or into immutable objects that
+// outlive the request; telemetry copies what it keeps.
+struct DecisionRecord {
+  std::string_view request_id;
+  std::string_view pool;
+  std::string_view incoming_model;
+  std::string_view target_model;
+  std::string_view identity;
+  std::string_view fairness_id;
+  int priority = 0;
+
+  // The five moments of a request; kNever while not reached.
+  TimePoint arrived_at = kNever;
+  TimePoint pool_chosen_at = kNever;
+  TimePoint decision_started_at = kNever;
+  TimePoint endpoint_chosen_at = kNever;
+  TimePoint first_token_at = kNever;
+
+  uint64_t seed = 0;  // of the request's Random
+  uint64_t policy_epoch = 0;
+  uint64_t membership_epoch = 0;
+  uint64_t signal_epoch = 0;
+  Duration queue_time{0};
+  Duration oldest_signal_age{0};  // over the winner's required signals
+  FallbackState fallback = FallbackState::kNone;
+  uint64_t prompt_tokens = 0;
+  uint32_t prefix_blocks_matched = 0;  // on the winner
+  uint32_t prefix_blocks_total = 0;
+
+  std::span<const ProfileRecord> profiles;
+  std::string_view primary_profile;
+  std::string_view winner;  // endpoint id, empty when none
+  std::string_view winner_host_port;
+};
+
+}  // namespace penstock

@@ -1,0 +1,186 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "base/result.h"
+#include "config/params.h"
+#include "inference/attributes.h"
+#include "inference/data_key.h"
+#include "inference/decision.h"
+#include "inference/endpoint.h"
+#include "inference/request.h"
+#include "inference/signals.h"
+
+namespace penstock {
+
+namespace telemetry {
+class MetricRegistry;
+}
+
+// Everything a plugin may look at while one request is decided. Built by the director on the request's
+// loop; lives until the decision is made.
+struct SchedulingContext {
+  InferenceRequest& request;
+  const PoolSnapshot& pool;
+  const SignalView& signals;
+  AttributeTable& attributes;
+  Arena& arena;
+  Random& random;
+  TimePoint now;
+  // Candidates the decision started with: after subset filter and screeners.
+  std::span<const Candidate> candidates;
+  // When set, the whole picture is recorded, not only the top candidates.
+  bool explain = false;
+};
+
+// What the picker returned for one profile. `targets`: in order, first is the destination.
+struct ProfileResult {
+  std::string_view profile_name;
+  std::span<const Candidate> targets;
+  std::span<const Candidate> scored;  // every candidate that survived the filters
+  std::span<const double> totals;     // parallel to `scored`
+  const ProfileRecord* record = nullptr;
+};
+
+struct SchedulingResult {
+  std::span<const ProfileResult* const> profiles;  // those that ran and succeeded
+  const ProfileResult* primary = nullptr;
+};
+
+// A plugin instance lives as long as its policy epoch; its methods are called from every loop at once,
+// so they are const or synchronise themselves. No method blocks.
+class Plugin {
+ public:
+  virtual ~Plugin() = default;
+  Plugin() = default;
+  Plugin(const Plugin&) = delete;
+  Plugin& operator=(const Plugin&) = delete;
+
+  // Set by the loader right after construction.
+  void set_identity(std::string name, std::string type) {
+    name_ = std::move(name);
+    type_ = std::move(type);
+  }
+  const std::string& name() const { return name_; }
+  const std::string& type() const { return type_; }
+  // "<name>/<type>", as log lines and errors write it.
+  std::string typed_name() const { return name_ + "/" + type_; }
+
+  virtual void declare_data(DataDeclaration&) const {}
+  virtual void bind_slots(const SlotResolver&) {}
+  // Compact JSON for /debug/plugins/state; nothing: the plugin keeps no state.
+  virtual std::optional<std::string> dump_state() const { return std::nullopt; }
+
+ private:
+  std::string name_;
+  std::string type_;
+};
+
+// Shrinks the candidate list in place, keeping order; returns how many of `inout` remain.
+class Filter : public virtual Plugin {
+ public:
+  virtual size_t filter(SchedulingContext& ctx, std::span<Candidate> inout) const = 0;
+};
+
+// Fills one score per candidate, nominally in [0, 1]. The profile clamps, counts NaN as 0 and multiplies
+// by the weight. A negative zero-width convention does not exist: a candidate without data gets 0.
+class Scorer : public virtual Plugin {
+ public:
+  virtual void score(SchedulingContext& ctx, std::span<const Candidate> candidates,
+                     std::span<double> scores) const = 0;
+  // What one candidate's score was made of, for `explain`: "waiting 3 requests, age 41 ms". Appends to out.
+  virtual void explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const = 0;
+};
+
+// Chooses up to its configured number of candidates, best first; returns them in ctx.arena.
+class Picker : public virtual Plugin {
+ public:
+  virtual std::span<const Candidate> pick(SchedulingContext& ctx, std::span<const Candidate> candidates,
+                                          std::span<const double> totals) const = 0;
+};
+
+// Decides which profiles run and which result is primary. pick() is called until it returns nothing.
+class ProfileHandler : public virtual Plugin {
+ public:
+  // Indices into `profile_names` to run now. `done[i]` says profile i ran (or was decided against);
+  // `results[i]` is its result or nullptr.
+  virtual std::span<const uint32_t> pick(SchedulingContext& ctx, std::span<const std::string> profile_names,
+                                         std::span<bool> done,
+                                         std::span<const ProfileResult* const> results) const = 0;
+  // REQUIRES: called once, after pick() returned nothing and at least one profile ran.
+  virtual Result<SchedulingResult> process(SchedulingContext& ctx, std::span<const std::string> profile_names,
+                                           std::span<const ProfileResult* const> results) const = 0;
+  // The number of profiles this handler insists on, 0: any.
+  virtual size_t required_profiles() const { return 0; }
+};
+
+// Makes data for scorers and filters before scheduling. A failure is recorded and the request goes on;
+// consumers of the missing column use their fallback.
+class DataProducer : public virtual Plugin {
+ public:
+  // kRequest: needs only the request, runs before queueing. kEndpoints: needs the candidates.
+  enum class Stage : uint8_t { kRequest, kEndpoints };
+  virtual Stage stage() const { return Stage::kEndpoints; }
+  virtual Status produce(SchedulingContext& ctx) const = 0;
+};
+
+// Told of the choice after the pick, before the request leaves (index inserts, session bindings).
+class PreRequest : public virtual Plugin {
+ public:
+  virtual Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const = 0;
+};
+
+// Says how many tokens a request adds to an endpoint's in-flight load when it is reserved there.
+class LoadEstimator : public virtual Plugin {
+ public:
+  virtual uint64_t reserve_tokens(const SchedulingContext& ctx, Candidate candidate) const = 0;
+  // True: the tokens come off when the answer begins; false: when it ends.
+  virtual bool release_tokens_at_first_byte() const = 0;
+};
+
+// 0 = idle, >= 1 = saturated.
+class SaturationDetector : public virtual Plugin {
+ public:
+  virtual double saturation(const PoolSnapshot& pool, const SignalView& signals,
+                            std::span<const Candidate> candidates, TimePoint now) const = 0;
+};
+
+// Told when an endpoint leaves the pool, before its slot is reused. Called from one thread at a time.
+class EndpointObserver : public virtual Plugin {
+ public:
+  virtual void endpoint_removed(const Endpoint& endpoint) const = 0;
+};
+
+enum class Stability : uint8_t { kAlpha, kBeta, kStable };
+
+// What a factory may use. Valid during the call; registries outlive the instance.
+struct PluginFactoryContext {
+  std::string_view name;           // instance name
+  const config::Node* parameters;  // nullptr when absent
+  std::string path;                // for errors: "plugins[2].parameters"
+  telemetry::MetricRegistry& metrics;
+  const Clock& clock;
+  size_t loops;  // event loops that will call the instance
+};
+
+// One line of a registry table.
+struct PluginDescriptor {
+  std::string_view type;
+  Stability stability = Stability::kBeta;
+  std::string_view summary;  // one sentence
+  Result<std::unique_ptr<Plugin>> (*create)(const PluginFactoryContext&) = nullptr;
+  // Parameters for the documentation; nullptr: takes none.
+  std::vector<config::ParamDoc> (*describe)() = nullptr;
+  std::string_view replaced_by = {};  // deprecated types
+};
+
+}  // namespace penstock

@@ -1,0 +1,72 @@
+#include "telemetry/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace penstock::telemetry {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(MetricsTest, RendersCountersWithEscapedLabels) {
+  MetricRegistry registry;
+  auto& family = registry.counter({.name = "x_total", .help = "Things.", .labels = {"a", "b"}});
+  family.with({"1", "say \"hi\"\n"}).add(2);
+  family.with({"1", "say \"hi\"\n"}).add();
+  EXPECT_EQ(registry.render(),
+            "# HELP x_total Things.\n# TYPE x_total counter\nx_total{a=\"1\",b=\"say \\\"hi\\\"\\n\"} 3\n");
+}
+
+TEST(MetricsTest, HistogramBucketsAreCumulative) {
+  MetricRegistry registry;
+  static constexpr double kBounds[] = {0.1, 1};
+  auto& family = registry.histogram({.name = "h", .help = "H.", .labels = {}, .bounds = kBounds});
+  family.with({}).observe(0.1);
+  family.with({}).observe(0.5);
+  family.with({}).observe(7);
+  const std::string text = registry.render();
+  EXPECT_THAT(text, HasSubstr("h_bucket{le=\"0.1\"} 1\nh_bucket{le=\"1\"} 2\nh_bucket{le=\"+Inf\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("h_sum 7.6\nh_count 3\n"));
+}
+
+TEST(MetricsTest, TwinSumsOverTheLabelsItLacks) {
+  MetricRegistry registry;
+  auto& family = registry.counter({.name = "new_total",
+                                   .help = "N.",
+                                   .labels = {"model", "tenant"},
+                                   .twins = {{.name = "old_total", .labels = {{"pod", "model"}}}}});
+  family.with({"m", "a"}).add(1);
+  family.with({"m", "b"}).add(2);
+  EXPECT_THAT(registry.render(), HasSubstr("old_total{pod=\"m\"} 3\n"));
+}
+
+TEST(MetricsTest, FurtherSeriesThanTheBoundFallTogether) {
+  MetricRegistry registry;
+  auto& family = registry.counter({.name = "b_total", .help = "B.", .labels = {"l"}, .max_series = 2});
+  for (const char* v : {"1", "2", "3", "4"}) family.with({v}).add();
+  EXPECT_THAT(registry.render(), HasSubstr("b_total{l=\"other\"} 2\n"));
+  EXPECT_EQ(family.series(), 3U);
+}
+
+TEST(MetricsTest, RemovedEndpointLeavesNoSeries) {
+  MetricRegistry registry;
+  auto& family = registry.gauge({.name = "g", .help = "G.", .labels = {"pool", "endpoint"}});
+  family.with({"p", "gone"}).set(1);
+  family.with({"p", "here"}).set(2);
+  family.remove("endpoint", "gone");
+  EXPECT_EQ(family.series(), 1U);
+}
+
+TEST(LabelBudgetTest, FoldsAfterTheLimitButNeverPinnedOrKnownValues) {
+  LabelBudget budget(2);
+  EXPECT_EQ(budget.admit("a"), "a");
+  EXPECT_EQ(budget.admit("b"), "b");
+  EXPECT_EQ(budget.admit("c"), "other");
+  EXPECT_EQ(budget.admit("a"), "a");
+  EXPECT_EQ(budget.admit(""), "");
+  budget.pin("c");
+  EXPECT_EQ(budget.admit("c"), "c");
+}
+
+}  // namespace
+}  // namespace penstock::telemetry
