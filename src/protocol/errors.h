@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "inference/request.h"
+
+namespace penstock::protocol {
+
+// The one table from ErrorCode to HTTP.
+struct ErrorStatus {
+  ErrorCode code;
+  int http_status;
+  std::string_view name;         // the reference's canonical code: "BadRequest", "ResourceExhausted", …
+  std::string_view openai_type;  // "invalid_request_error", "rate_limit_error", …
+  std::string_view anthropic_type;
+};
+const ErrorStatus& error_status(ErrorCode code);
+
+// "inference error: <Code> - <message>": the text the reference sends for every mapped error.
+std::string reference_error_text(const Error& error);
+
+// The body in the shape the client's SDK reads: Anthropic for kMessages/kCountTokens or a path below
+// /v1/messages, OpenAI otherwise. Contains the request id. content-type is application/json.
+std::string error_body(const Error& error, ApiKind api, std::string_view path, std::string_view request_id);
+// The same as one SSE event, for a stream that has already begun.
+std::string error_event(const Error& error, ApiKind api, std::string_view path, std::string_view request_id);
+
+}  // namespace penstock::protocol
