@@ -52,6 +52,7 @@ struct Endpoint {
   std::map<std::string, std::string, std::less<>> labels;
   std::string engine;     // "vllm", "sglang", ... from the label or by detection; "" = default
   bool draining = false;  // gets no new work
+  std::string tls_name;   // server name for SNI and verification when `tls`; empty: the address
   std::shared_ptr<EndpointLive> live;
 
   // The label's value, or "" when absent.
