@@ -1,0 +1,144 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "config/node.h"
+#include "config/params.h"
+
+// Penstock's own settings for `penstock serve`: one YAML document, strictly decoded. Every field is listed
+// by describe_settings(), from which the reference is generated. Relative paths are relative to the folder
+// of the settings file.
+namespace penstock::config {
+
+struct ListenerLimits {
+  int64_t body_bytes = 64 << 20;
+  int64_t header_bytes = 64 << 10;
+  int64_t connections = 20000;
+  int64_t streams = 20000;  // requests being served at once
+};
+
+struct ListenerSettings {
+  std::string name;     // default "listener-<n>"
+  std::string address;  // "host:port", ":port", "[::]:port"
+  std::string cert_file;
+  std::string key_file;  // with cert_file: TLS
+  std::string api_keys_file;
+  Duration header_timeout = std::chrono::seconds(15);  // from connect or the last answer's request to a head
+  Duration body_timeout = std::chrono::seconds(60);    // longest silence inside a request body
+  Duration keep_alive = std::chrono::seconds(75);      // idle connection between requests
+  Duration write_timeout = std::chrono::seconds(60);   // longest time a client takes no byte of an answer
+  ListenerLimits limits;
+
+  bool tls() const { return !cert_file.empty(); }
+};
+
+struct DnsSettings {
+  std::string name;  // "" off
+  uint16_t port = 0;
+  bool tls = false;
+  Duration interval = std::chrono::seconds(30);
+  Duration timeout = std::chrono::seconds(5);
+};
+
+struct DiscoverySettings {
+  std::vector<std::string> static_urls;
+  std::string file;
+  bool watch_file = true;
+  Duration file_poll = std::chrono::seconds(1);  // where the system can't watch
+  DnsSettings dns;
+};
+
+// How requests and scrapes reach the engines.
+struct EngineSettings {
+  std::string authorization;       // value of the Authorization header, already read from env or file
+  std::string authorization_env;   // where it came from
+  std::string authorization_file;  // read again on reload
+  std::string ca_file;
+  bool skip_verify = false;
+  std::string server_name;                          // SNI and name to verify; "" the endpoint's address
+  int64_t idle_connections = 256;                   // kept per endpoint and loop
+  Duration idle_timeout = std::chrono::seconds(4);  // vLLM closes after 5 s
+};
+
+struct MetricsSettings {
+  Duration interval = std::chrono::milliseconds(200);
+  Duration timeout = std::chrono::seconds(1);
+  Duration staleness = std::chrono::seconds(2);
+};
+
+// Zero: no such deadline.
+struct DeadlineSettings {
+  Duration connect = std::chrono::seconds(2);
+  Duration first_byte = std::chrono::minutes(5);
+  Duration idle = std::chrono::minutes(2);  // longest silence inside an answer
+  Duration total = std::chrono::hours(1);
+};
+
+struct RetrySettings {
+  int64_t attempts = 3;  // the first try included, 1..3
+};
+
+struct PoolSettings {
+  std::string name;
+  std::string ns = "default";
+  // The EndpointPickerConfig: a file, or inline; neither: the built-in default.
+  std::string config_file;
+  std::optional<Node> config_inline;
+  DiscoverySettings discovery;
+  EngineSettings engine;
+  MetricsSettings metrics;
+  DeadlineSettings deadlines;
+  RetrySettings retries;
+  bool allow_experimental_plugins = false;
+};
+
+// Where a plain Service of an HTTPRoute is, stand-alone.
+struct ServiceSettings {
+  std::string name;
+  std::string ns = "default";
+  std::vector<std::string> urls;
+};
+
+struct TelemetrySettings {
+  std::string log_level = "info";  // error, warn, info, debug, trace
+  bool access_log = true;
+  int64_t decisions = 1024;  // records kept for /debug/decisions
+  bool trust_request_id = true;
+};
+
+struct Settings {
+  std::vector<ListenerSettings> listeners;
+  int64_t loops = 0;  // event loops; 0: one per core
+  std::vector<PoolSettings> pools;
+  std::vector<ServiceSettings> services;
+  std::string manifests;      // file or folder, "" none
+  std::string default_pool;   // "<name>" or "<namespace>/<name>", "" none unless there is exactly one pool
+  std::string admin_address;  // "" no admin listener
+  TelemetrySettings telemetry;
+  int64_t buffered_bytes = int64_t{1} << 30;  // of request bodies in memory, all listeners
+  int64_t streams = 100000;                   // requests being served at once, all listeners
+  Duration drain_timeout = std::chrono::seconds(30);
+  std::vector<std::string> warnings;
+};
+
+// `folder`: what relative paths are relative to, "" the working directory. Reads authorization from the
+// environment and files. Defaults and cross checks are applied.
+Result<Settings> decode_settings(std::string_view text, std::string_view source, const std::string& folder);
+Result<Settings> load_settings(const std::string& path);
+
+// The documentation of one object of the settings document: path "", "listeners[]", "pools[].dns", ...
+struct SettingsSection {
+  std::string path;
+  std::string text;
+  std::vector<ParamDoc> fields;
+};
+std::vector<SettingsSection> describe_settings();
+
+}  // namespace penstock::config
