@@ -1,0 +1,169 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/http.h"
+#include "io/loop.h"
+#include "io/tls.h"
+
+namespace penstock::io {
+
+// Where a request goes; also the key of the connection pool.
+struct HttpDestination {
+  std::string host;  // name or literal address, no brackets
+  uint16_t port = 80;
+  std::shared_ptr<TlsClientContext> tls;  // null: plain
+  std::string server_name;                // SNI and verification; empty: host
+};
+
+// "http://host:port/path?query"; https needs a context from the caller.
+struct HttpUrl {
+  bool https = false;
+  std::string host;
+  uint16_t port = 80;
+  std::string target;  // "/path?query", at least "/"
+};
+Result<HttpUrl> parse_url(std::string_view url);
+
+struct HttpClientOptions {
+  Duration idle_timeout = std::chrono::seconds(4);  // of a pooled connection; vLLM closes after 5 s
+  uint32_t max_idle_per_destination = 256;
+  uint32_t max_connections_per_destination = 8192;
+  size_t max_header_bytes = 64 * 1024;
+  size_t max_headers = 256;
+  Duration resolve_ttl = std::chrono::seconds(5);  // names are asked again after this
+};
+
+struct HttpRequest {
+  std::string_view method = "GET";
+  std::string_view target = "/";
+  std::span<const HeaderField> fields;  // host is added when missing; framing fields are left out
+  BodyFraming framing;
+  // Sent with the head in one system call. With framing none it must be empty; with of_length it may be all
+  // of the body or its beginning.
+  std::span<const std::string_view> body;
+  // With the whole body given: the message is complete, finish() is not needed.
+  bool complete = true;
+};
+
+struct HttpCallOptions {
+  Duration connect_timeout = std::chrono::seconds(5);  // resolver, TCP, TLS; gives kGatewayTimeout
+  Duration write_timeout = std::chrono::seconds(60);   // without the peer taking a byte
+  Duration first_byte_timeout = Duration::zero();      // request sent to response head; zero: none
+  Duration idle_timeout = Duration::zero();            // between two receives of the response body
+  bool fresh_connection = false;                       // never one from the pool
+  CancelToken token;                                   // reaches every wait of the call
+};
+
+namespace detail {
+class ClientConnection;
+}
+
+// One request and its response on one connection. Move-only; destroying it before the response has been
+// read to its end closes the connection at once, otherwise the connection returns to the pool.
+// The HttpClient must outlive it.
+class HttpCall {
+ public:
+  HttpCall() = default;
+  explicit HttpCall(detail::ClientConnection* connection) : connection_(connection) {}
+  HttpCall(HttpCall&& other) noexcept : connection_(std::exchange(other.connection_, nullptr)) {}
+  HttpCall& operator=(HttpCall&& other) noexcept;
+  ~HttpCall() { close(); }
+
+  explicit operator bool() const { return connection_ != nullptr; }
+  // The connection had served a request before.
+  bool reused() const;
+  // After an error: the connection was reused and gave no byte of an answer, so the peer has closed it while
+  // it was idle, and the request may be sent once more on a fresh one (if its body can be).
+  bool failed_stale() const;
+  SocketAddress peer() const;
+
+  enum class Sent : uint8_t {
+    kAll,
+    kAnswered,  // the peer answers before it has taken the body: stop sending, read the response
+  };
+  // More of a streamed request body, with back-pressure.
+  Task<Result<Sent>> write(std::span<const std::string_view> pieces);
+  Task<Result<Sent>> finish(std::span<const std::string_view> pieces = {},
+                            std::span<const HeaderField> trailers = {});
+
+  // The final response's head; 1xx are skipped. Valid until the call ends. Errors: kBadGateway (reset,
+  // closed, malformed), kGatewayTimeout (first_byte_timeout), kCancelled.
+  Task<Result<const ResponseHead*>> response();
+  // The next piece: all that one receive gave, chunk framing taken out. Errors as above; a body that breaks
+  // off is kBadGateway. REQUIRES: response() gave a head.
+  Task<Result<BodyPiece>> read();
+  // The rest of the body as one piece of memory with kBodyPadding readable bytes after it; valid until the
+  // call ends. More than `limit`: kPayloadTooLarge.
+  Task<Result<std::span<char>>> read_all(size_t limit);
+  HeaderFields trailers() const;
+  // The declared length; nothing when chunked or delimited by closing.
+  std::optional<uint64_t> content_length() const;
+
+  // Ends the call: pools the connection when the response was read whole, closes it otherwise.
+  void close();
+
+ private:
+  detail::ClientConnection* connection_ = nullptr;
+};
+
+// HTTP/1.1 client of one loop with keep-alive pools, one per destination.
+class HttpClient {
+ public:
+  struct Stats {
+    uint64_t connections_opened = 0;
+    uint64_t connections_reused = 0;
+    uint64_t connections_idle = 0;
+    uint64_t connections_busy = 0;
+    uint64_t idle_closed_by_peer = 0;
+  };
+
+  explicit HttpClient(Loop& loop, HttpClientOptions options = {});
+  HttpClient(const HttpClient&) = delete;
+  HttpClient& operator=(const HttpClient&) = delete;
+  // REQUIRES: on the loop's thread (or the loop doesn't run); no calls left.
+  ~HttpClient();
+
+  // Takes a pooled connection or makes one, and sends head and given body. The request's views need to live
+  // only until this returns. Errors: kGatewayTimeout (connect), kBadGateway (refused, unresolved, TLS),
+  // kResourceExhausted (max_connections_per_destination), kCancelled.
+  // A send that fails is no error here: the answer may have been sent before; response() tells.
+  Task<Result<HttpCall>> start(const HttpDestination& destination, const HttpRequest& request,
+                               const HttpCallOptions& options = {});
+
+  // A whole small exchange: scrapes, health checks, the command line.
+  struct Simple {
+    int status = 0;
+    std::string content_type;
+    std::string body;
+  };
+  Task<Result<Simple>> fetch(const HttpDestination& destination, const HttpRequest& request,
+                             HttpCallOptions options, Duration total_timeout, size_t body_limit);
+
+  Loop& loop();
+  Stats stats() const;
+  // Closes idle connections of one destination (an endpoint that went away), or of all.
+  void drop_idle(const HttpDestination& destination);
+  void drop_idle();
+
+  struct Impl;
+
+ private:
+  friend class detail::ClientConnection;
+  std::unique_ptr<Impl> impl_;
+};
+
+// For command-line tools: runs a loop of its own on this thread until the answer is there.
+Result<HttpClient::Simple> http_request_blocking(std::string_view method, std::string_view url,
+                                                 std::string_view body = {},
+                                                 std::span<const HeaderField> fields = {},
+                                                 Duration timeout = std::chrono::seconds(10),
+                                                 std::shared_ptr<TlsClientContext> tls = nullptr,
+                                                 size_t body_limit = 64UL << 20U);
+
+}  // namespace penstock::io

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace penstock::io {
+
+struct TlsCertificate {
+  std::string certificate_file;  // PEM, leaf first
+  std::string key_file;          // PEM
+};
+
+struct TlsServerOptions {
+  // The first is the default; the others are chosen by SNI when their names match.
+  std::vector<TlsCertificate> certificates;
+  std::string client_ca_file;  // empty: client certificates are not asked for
+  bool require_client_certificate = false;
+  std::vector<std::string> alpn = {"http/1.1"};  // in order of preference
+  bool allow_tls12 = true;                       // otherwise 1.3 only
+};
+
+// Server side of TLS, shared by all loops. Thread-safe.
+class TlsServerContext {
+ public:
+  // kInvalidConfig with the file's name when a certificate or key can't be used.
+  static Result<std::shared_ptr<TlsServerContext>> create(TlsServerOptions options);
+  ~TlsServerContext();
+  // Reads the files again. New connections get the new certificates, open ones go on; on failure the old
+  // ones stay in use. Blocks on files: not on a loop.
+  Status reload();
+
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  TlsServerContext();
+  std::unique_ptr<Impl> impl_;
+};
+
+struct TlsClientOptions {
+  bool verify = true;   // chain and name
+  std::string ca_file;  // PEM; empty: the system's
+  std::string certificate_file;
+  std::string key_file;
+  std::vector<std::string> alpn = {"http/1.1"};
+  bool allow_tls12 = true;
+};
+
+// Client side of TLS, shared by all loops. Thread-safe.
+class TlsClientContext {
+ public:
+  static Result<std::shared_ptr<TlsClientContext>> create(TlsClientOptions options);
+  ~TlsClientContext();
+  Status reload();
+
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  TlsClientContext();
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace penstock::io
