@@ -28,6 +28,8 @@ inline const DataKey kTokenizedPrompt{"TokenizedPrompt", "token-producer"};
 inline const DataKey kPrefixMatch{"PrefixCacheMatchInfoDataKey", "approx-prefix-cache-producer"};
 inline const DataKey kInFlightLoad{"InFlightLoadDataKey", "inflight-load-producer"};
 inline const DataKey kUncachedRequestTokens{"UncachedRequestTokensDataKey", "inflight-load-producer"};
+// The scraped keys name columns of SignalView, not attributes; they are declared, by extractors and their
+// consumers alike, with the value type SignalValue, kActiveModels and kWaitingModels with LoraSignal.
 inline const DataKey kWaitingQueueSize{"WaitingQueueSize", "core-metrics-extractor"};
 inline const DataKey kRunningRequestsSize{"RunningRequestsSize", "core-metrics-extractor"};
 inline const DataKey kKvCacheUsagePercent{"KVCacheUsagePercent", "core-metrics-extractor"};

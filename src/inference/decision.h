@@ -77,7 +77,8 @@ struct DecisionRecord {
   uint64_t membership_epoch = 0;
   uint64_t signal_epoch = 0;
   Duration queue_time{0};
-  Duration oldest_signal_age{0};  // over the winner's required signals
+  // Over the winner's required signals; Duration::max() when one of them was never observed.
+  Duration oldest_signal_age{0};
   FallbackState fallback = FallbackState::kNone;
   uint64_t prompt_tokens = 0;
   uint32_t prefix_blocks_matched = 0;  // on the winner

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +12,8 @@
 namespace penstock::scheduling {
 
 // One scheduling profile, in configuration order. Plugins are owned by the policy.
+// REQUIRES: `picker` is set; weights are finite (zero and negative ones are accepted, as the reference
+// does).
 struct Profile {
   struct WeightedScorer {
     const Scorer* scorer = nullptr;
@@ -22,24 +25,57 @@ struct Profile {
   const Picker* picker = nullptr;
 };
 
+// Profile runs of one decision, per configured profile: what a handler that never stops asking is cut
+// off at.
+inline constexpr size_t kMaxRunsPerProfile = 4;
+
 // The decision: filters shrink, scorers add, the picker takes. Immutable; used by every loop at once; all
 // memory is the context's arena, so after warm-up a decision calls the heap never.
+//
+// total(candidate) = sum over scorers of clamp(score, 0, 1) * weight: no division by the sum of weights,
+// no normalisation. A score that is not a number counts as 0 and is counted in ProfileRecord::nan_scores.
+// Example, weights queue 2, kv 2, prefix 3: A(queue 0, kv 0.9, prefix 0/10) = 2.2, B(4, 0.2, 5/10) = 4.1,
+// C(8, 0.1, 10/10) = 4.8, so C is taken.
 class Scheduler {
  public:
-  Scheduler(std::vector<Profile> profiles, const ProfileHandler* handler);
+  // With `metrics` and `clock`, every filter, scorer, picker and handler call is timed into
+  // llm_d_epp_plugin_duration_seconds, the whole run into llm_d_epp_scheduler_e2e_duration_seconds.
+  Scheduler(std::vector<Profile> profiles, const ProfileHandler* handler,
+            telemetry::MetricRegistry* metrics = nullptr, const Clock* clock = nullptr);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
 
-  // Runs the profiles the handler asks for, each over ctx.candidates.
-  // Errors: kResourceExhausted "no endpoints available for the given request" (reason rejected-saturated)
-  // when filters leave nothing; "failed to run any scheduler profile for request <id>"; the handler's own.
-  // `record` gets one ProfileRecord per run, in arena memory, also on failure.
+  // Runs the profiles the handler asks for, each over ctx.candidates. `record` gets one ProfileRecord per
+  // run (also on failure), the winner, epochs of membership and signals, the oldest age of the signals
+  // the winner's scores used, and the fallback state unless one is set already.
+  //
+  // Errors have the code, text and reason that the client is to see (the reference's, epp-request-path):
+  //  * filters left nothing, or there was no candidate: kResourceExhausted, reason rejected-saturated,
+  //    "no endpoints available for the given request";
+  //  * anything else: kResourceExhausted without a reason, "failed to find target endpoint: <why>".
   Result<SchedulingResult> run(SchedulingContext& ctx, DecisionRecord& record) const;
 
   const std::vector<Profile>& profiles() const { return profiles_; }
+  // The profile a record was made by, or nullptr.
+  const Profile* find(std::string_view profile_name) const;
 
  private:
+  struct Timers;
+  // How a profile's last run ended.
+  enum class Outcome : uint8_t { kNotRun, kPicked, kEmptied, kNoPick };
+
+  Result<SchedulingResult> decide(SchedulingContext& ctx, DecisionRecord& record) const;
+  Outcome run_profile(size_t index, SchedulingContext& ctx, ProfileRecord& record,
+                      ProfileResult& result) const;
+  // The error a client sees: a handler's own typed one, else an emptied profile's, else the text.
+  Error failure(const Error& cause, std::span<const Outcome> outcomes) const;
+
   std::vector<Profile> profiles_;
   std::vector<std::string> names_;
+  std::vector<uint8_t> required_signals_;  // per profile, bit i = Signal i
   const ProfileHandler* handler_;
+  std::unique_ptr<Timers> timers_;
 };
 
 // The scheduling and request-control plugins of this build, one line each.

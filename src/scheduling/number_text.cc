@@ -1,0 +1,32 @@
+#include "scheduling/number_text.h"
+
+#include <array>
+#include <charconv>
+
+namespace penstock::scheduling {
+
+namespace {
+
+template <typename T>
+void append(std::string& out, T value) {
+  std::array<char, 32> text;
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  out.append(text.data(), end);
+}
+
+}  // namespace
+
+void append_number(std::string& out, double value) {
+  append(out, value);
+}
+
+void append_number(std::string& out, uint64_t value) {
+  append(out, value);
+}
+
+void append_millis(std::string& out, Duration duration) {
+  append(out, std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
+  out += " ms";
+}
+
+}  // namespace penstock::scheduling

@@ -1,0 +1,349 @@
+#include "scheduling/scheduler.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+#include "scheduling/signal_column.h"
+#include "telemetry/metrics.h"
+
+// Invariants:
+//  * every profile run starts from ctx.candidates, whatever earlier runs left;
+//  * `scores` is a matrix of one row per scorer and one column per surviving candidate, clamped in place;
+//  * a ProfileResult exists only with at least one target.
+
+namespace penstock::scheduling {
+
+namespace {
+
+constexpr std::string_view kNothingLeft = "no endpoints available for the given request";
+
+telemetry::Family<telemetry::Histogram>& plugin_durations(telemetry::MetricRegistry& metrics) {
+  return metrics.histogram(
+      {.name = "llm_d_epp_plugin_duration_seconds",
+       .help = "[ALPHA] Plugin processing latency distribution in seconds for each extension "
+               "point, plugin type and plugin name.",
+       .labels = {"extension_point", "plugin_type", "plugin_name"},
+       .bounds = telemetry::buckets::short_seconds(),
+       .twins = {{.name = "inference_extension_plugin_duration_seconds",
+                  .labels = {{"extension_point", "extension_point"},
+                             {"plugin_type", "plugin_type"},
+                             {"plugin_name", "plugin_name"}}}}});
+}
+
+telemetry::Histogram& whole_duration(telemetry::MetricRegistry& metrics) {
+  return metrics
+      .histogram({.name = "llm_d_epp_scheduler_e2e_duration_seconds",
+                  .help = "[ALPHA] End-to-end scheduling latency distribution in seconds.",
+                  .labels = {},
+                  .bounds = telemetry::buckets::short_seconds(),
+                  .twins = {{.name = "inference_extension_scheduler_e2e_duration_seconds", .labels = {}}}})
+      .with({});
+}
+
+// Measures consecutive steps with one clock reading each. Does nothing without a clock.
+class Laps {
+ public:
+  explicit Laps(const Clock* clock) : clock_(clock), last_(clock == nullptr ? kNever : clock->now()) {}
+  void end(telemetry::Histogram* into) {
+    if (clock_ == nullptr) return;
+    const TimePoint now = clock_->now();
+    into->observe(to_seconds(now - last_));
+    last_ = now;
+  }
+
+ private:
+  const Clock* clock_;
+  TimePoint last_;
+};
+
+// Clamps a scorer's row in place and adds it to the totals. Returns how many scores were not numbers.
+uint32_t add_row(std::span<double> row, double weight, std::span<double> totals) {
+  uint32_t nan = 0;
+  for (size_t i = 0; i < row.size(); ++i) {
+    double score = row[i];
+    nan += score != score ? 1 : 0;
+    score = score > 0 ? score : 0;  // also for what is not a number
+    score = score < 1 ? score : 1;
+    row[i] = score;
+    totals[i] += score * weight;
+  }
+  return nan;
+}
+
+// Positions of the best totals, best first, equal ones in the order they came.
+std::span<uint32_t> best_positions(Arena& arena, std::span<const double> totals, size_t count) {
+  std::span<uint32_t> best = arena.make_span<uint32_t>(count);
+  size_t held = 0;
+  for (uint32_t i = 0; i < totals.size() && count > 0; ++i) {
+    if (held == count && !(totals[i] > totals[best[held - 1]])) continue;
+    size_t at = held < count ? held++ : held - 1;
+    for (; at > 0 && totals[i] > totals[best[at - 1]]; --at) best[at] = best[at - 1];
+    best[at] = i;
+  }
+  return best;
+}
+
+std::span<uint32_t> all_positions(Arena& arena, std::span<const double> totals) {
+  std::span<uint32_t> order = arena.make_span<uint32_t>(totals.size());
+  for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return totals[a] != totals[b] ? totals[a] > totals[b] : a < b; });
+  return order;
+}
+
+// The recorded candidates: the best totals, the target among them; all when explaining.
+std::span<const CandidateRecord> record_candidates(SchedulingContext& ctx,
+                                                   std::span<const Candidate> candidates,
+                                                   std::span<const double> totals,
+                                                   std::span<const double> scores, size_t scorers,
+                                                   Candidate target) {
+  std::span<uint32_t> order =
+      ctx.explain ? all_positions(ctx.arena, totals)
+                  : best_positions(ctx.arena, totals, std::min(totals.size(), kRecordedCandidates));
+  const auto is_target = [&](uint32_t i) { return candidates[i] == target; };
+  if (std::none_of(order.begin(), order.end(), is_target)) {
+    const auto at = std::find(candidates.begin(), candidates.end(), target);
+    if (at != candidates.end()) order.back() = static_cast<uint32_t>(at - candidates.begin());
+  }
+  std::span<CandidateRecord> out = ctx.arena.make_filled<CandidateRecord>(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    const uint32_t position = order[i];
+    out[i].endpoint_id = ctx.pool.endpoints[candidates[position]]->id;
+    out[i].candidate = candidates[position];
+    out[i].total = totals[position];
+    for (size_t s = 0; s < std::min(scorers, kMaxScorersRecorded); ++s) {
+      out[i].scores[s] = static_cast<float>(scores[s * candidates.size() + position]);
+    }
+  }
+  return out;
+}
+
+// Age of the oldest of the signals in `mask` on one endpoint; Duration::max() when one was never observed.
+Duration oldest_age(const SchedulingContext& ctx, uint8_t mask, Candidate candidate) {
+  Duration oldest{0};
+  for (size_t s = 0; s < kSignalCount; ++s) {
+    if ((mask >> s & 1U) == 0) continue;
+    const SignalValue value = ctx.signals.at(static_cast<Signal>(s), candidate);
+    if (value.observed_at == kNever) return Duration::max();
+    oldest = std::max(oldest, ctx.now - value.observed_at);
+  }
+  return oldest;
+}
+
+bool all_usable(const SchedulingContext& ctx, uint8_t mask, std::span<const Candidate> candidates) {
+  for (size_t s = 0; s < kSignalCount; ++s) {
+    if ((mask >> s & 1U) != 0 && !signals_usable(ctx, candidates, static_cast<Signal>(s))) return false;
+  }
+  return true;
+}
+
+// The signals a plugin says it needs, as a bit set.
+uint8_t signals_of(const Plugin& plugin) {
+  static const std::pair<const DataKey&, Signal> kKeys[] = {
+      {data_keys::kWaitingQueueSize, Signal::kWaitingRequests},
+      {data_keys::kRunningRequestsSize, Signal::kRunningRequests},
+      {data_keys::kKvCacheUsagePercent, Signal::kKvUsage},
+  };
+  DataDeclaration declaration;
+  plugin.declare_data(declaration);
+  uint8_t mask = 0;
+  for (const DataUse& use : declaration.consumes) {
+    for (const auto& [key, signal] : kKeys) {
+      if (use.required && use.key == key) mask |= static_cast<uint8_t>(1U << static_cast<unsigned>(signal));
+    }
+  }
+  return mask;
+}
+
+Error target_error(std::string_view why) {
+  return Error{ErrorCode::kResourceExhausted, "failed to find target endpoint: " + std::string(why)};
+}
+
+}  // namespace
+
+struct Scheduler::Timers {
+  struct PerProfile {
+    std::vector<telemetry::Histogram*> filters;
+    std::vector<telemetry::Histogram*> scorers;
+    telemetry::Histogram* picker = nullptr;
+  };
+
+  Timers(telemetry::MetricRegistry& metrics, const Clock& c, const std::vector<Profile>& profiles,
+         const ProfileHandler& handler)
+      : clock(c), e2e(&whole_duration(metrics)) {
+    auto& family = plugin_durations(metrics);
+    const auto series = [&](std::string_view point, const Plugin& plugin) {
+      return &family.with({point, plugin.type(), plugin.name()});
+    };
+    handler_pick = series("ProfilePicker", handler);
+    handler_process = series("ProcessProfilesResults", handler);
+    for (const Profile& profile : profiles) {
+      PerProfile& times = per_profile.emplace_back();
+      for (const Filter* filter : profile.filters) times.filters.push_back(series("Filter", *filter));
+      for (const auto& entry : profile.scorers) times.scorers.push_back(series("Scorer", *entry.scorer));
+      times.picker = series("Picker", *profile.picker);
+    }
+  }
+
+  const Clock& clock;
+  telemetry::Histogram* e2e;
+  telemetry::Histogram* handler_pick;
+  telemetry::Histogram* handler_process;
+  std::vector<PerProfile> per_profile;
+};
+
+Scheduler::Scheduler(std::vector<Profile> profiles, const ProfileHandler* handler,
+                     telemetry::MetricRegistry* metrics, const Clock* clock)
+    : profiles_(std::move(profiles)), handler_(handler) {
+  assert(handler_ != nullptr);
+  for (const Profile& profile : profiles_) {
+    assert(profile.picker != nullptr);
+    names_.push_back(profile.name);
+    uint8_t mask = 0;
+    for (const Filter* filter : profile.filters) mask |= signals_of(*filter);
+    for (const auto& entry : profile.scorers) {
+      assert(std::isfinite(entry.weight));
+      mask |= signals_of(*entry.scorer);
+    }
+    required_signals_.push_back(mask);
+  }
+  if (metrics != nullptr && clock != nullptr) {
+    timers_ = std::make_unique<Timers>(*metrics, *clock, profiles_, *handler_);
+  }
+}
+
+Scheduler::~Scheduler() = default;
+
+const Profile* Scheduler::find(std::string_view profile_name) const {
+  for (const Profile& profile : profiles_) {
+    if (profile.name == profile_name) return &profile;
+  }
+  return nullptr;
+}
+
+Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, ProfileRecord& record,
+                                          ProfileResult& result) const {
+  const Profile& profile = profiles_[index];
+  const Timers::PerProfile* times = timers_ == nullptr ? nullptr : &timers_->per_profile[index];
+  Laps laps(timers_ == nullptr ? nullptr : &timers_->clock);
+  record.profile_name = profile.name;
+
+  std::span<Candidate> candidates = ctx.arena.make_span<Candidate>(ctx.candidates.size());
+  std::copy(ctx.candidates.begin(), ctx.candidates.end(), candidates.begin());
+  std::span<FilterRecord> filters =
+      ctx.arena.make_filled<FilterRecord>(std::min(profile.filters.size(), kMaxFiltersRecorded));
+  for (size_t f = 0; f < profile.filters.size() && !candidates.empty(); ++f) {
+    const size_t before = candidates.size();
+    candidates = candidates.first(std::min(before, profile.filters[f]->filter(ctx, candidates)));
+    if (times != nullptr) laps.end(times->filters[f]);
+    if (f >= filters.size()) continue;
+    filters[f] = {profile.filters[f]->name(), static_cast<uint32_t>(before),
+                  static_cast<uint32_t>(candidates.size())};
+    record.filters = filters.first(f + 1);
+  }
+  record.candidates = static_cast<uint32_t>(candidates.size());
+  if (candidates.empty()) return Outcome::kEmptied;
+
+  const size_t scorers = profile.scorers.size();
+  std::span<double> totals = ctx.arena.make_filled<double>(candidates.size(), 0.0);
+  std::span<double> scores = ctx.arena.make_filled<double>(scorers * candidates.size(), 0.0);
+  std::span<ScorerRecord> scorer_records =
+      ctx.arena.make_span<ScorerRecord>(std::min(scorers, kMaxScorersRecorded));
+  for (size_t s = 0; s < scorers; ++s) {
+    const auto& [scorer, weight] = profile.scorers[s];
+    std::span<double> row = scores.subspan(s * candidates.size(), candidates.size());
+    scorer->score(ctx, candidates, row);
+    record.nan_scores += add_row(row, weight, totals);
+    if (s < scorer_records.size()) scorer_records[s] = {scorer->name(), weight};
+    if (times != nullptr) laps.end(times->scorers[s]);
+  }
+  record.scorers = scorer_records;
+
+  const std::span<const Candidate> targets = profile.picker->pick(ctx, candidates, totals);
+  if (times != nullptr) laps.end(times->picker);
+  if (targets.empty()) return Outcome::kNoPick;
+  record.top = record_candidates(ctx, candidates, totals, scores, scorers, targets[0]);
+  result = ProfileResult{profile.name, targets, candidates, totals, &record};
+  return Outcome::kPicked;
+}
+
+Error Scheduler::failure(const Error& cause, std::span<const Outcome> outcomes) const {
+  if (cause.code != ErrorCode::kInternal) return cause;
+  std::string why = cause.message;
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    if (outcomes[i] == Outcome::kEmptied)
+      return Error{ErrorCode::kResourceExhausted, std::string(kNothingLeft), "rejected-saturated"};
+    if (outcomes[i] == Outcome::kNoPick) {
+      why += "\nprofile \"" + names_[i] + "\": picker '" + profiles_[i].picker->typed_name() +
+             "' chose no endpoint";
+    }
+  }
+  return target_error(why);
+}
+
+Result<SchedulingResult> Scheduler::run(SchedulingContext& ctx, DecisionRecord& record) const {
+  const Clock* clock = timers_ == nullptr ? nullptr : &timers_->clock;
+  Laps whole(clock);
+  Result<SchedulingResult> result = decide(ctx, record);
+  if (timers_ != nullptr) whole.end(timers_->e2e);
+
+  record.membership_epoch = ctx.pool.epoch;
+  record.signal_epoch = ctx.signals.epoch;
+  if (!result.ok()) {
+    if (record.fallback == FallbackState::kNone) record.fallback = FallbackState::kNoEndpoint;
+    return result;
+  }
+  const ProfileResult& primary = *result->primary;
+  const Endpoint& winner = *ctx.pool.endpoints[primary.targets[0]];
+  record.primary_profile = primary.profile_name;
+  record.winner = winner.id;
+  record.winner_host_port = winner.host_port;
+  const auto at = std::find(names_.begin(), names_.end(), primary.profile_name);
+  if (at != names_.end()) {
+    const uint8_t mask = required_signals_[static_cast<size_t>(at - names_.begin())];
+    record.oldest_signal_age = oldest_age(ctx, mask, primary.targets[0]);
+    if (record.fallback == FallbackState::kNone && !all_usable(ctx, mask, primary.scored))
+      record.fallback = FallbackState::kNoFreshSignals;
+  }
+  return result;
+}
+
+Result<SchedulingResult> Scheduler::decide(SchedulingContext& ctx, DecisionRecord& record) const {
+  const size_t n = profiles_.size();
+  Laps laps(timers_ == nullptr ? nullptr : &timers_->clock);
+  const std::span<bool> done = ctx.arena.make_filled<bool>(n, false);
+  const std::span<Outcome> outcomes = ctx.arena.make_filled<Outcome>(n, Outcome::kNotRun);
+  const std::span<const ProfileResult*> results = ctx.arena.make_filled<const ProfileResult*>(n, nullptr);
+  const std::span<ProfileRecord> records = ctx.arena.make_filled<ProfileRecord>(n * kMaxRunsPerProfile);
+  size_t runs = 0;
+
+  while (true) {
+    const std::span<const uint32_t> wanted = handler_->pick(ctx, names_, done, results);
+    if (timers_ != nullptr) laps.end(timers_->handler_pick);
+    if (wanted.empty()) break;
+    for (const uint32_t index : wanted) {
+      if (index >= n || runs == records.size())
+        return target_error("profile handler '" + handler_->typed_name() +
+                            "' asked for too many profile runs");
+      ProfileResult* profile_result = ctx.arena.make<ProfileResult>();
+      outcomes[index] = run_profile(index, ctx, records[runs], *profile_result);
+      results[index] = outcomes[index] == Outcome::kPicked ? profile_result : nullptr;
+      done[index] = true;
+      record.profiles = records.first(++runs);
+    }
+    laps = Laps(timers_ == nullptr ? nullptr : &timers_->clock);
+  }
+  if (runs == 0)
+    return target_error("failed to run any scheduler profile for request " +
+                        std::string(ctx.request.request_id));
+
+  Result<SchedulingResult> result = handler_->process(ctx, names_, results);
+  if (timers_ != nullptr) laps.end(timers_->handler_process);
+  if (!result.ok()) return failure(result.error(), outcomes);
+  if (result->primary == nullptr)
+    return failure({ErrorCode::kInternal, "no primary profile result"}, outcomes);
+  return result;
+}
+
+}  // namespace penstock::scheduling

@@ -1,0 +1,94 @@
+#include "scheduling/signal_column.h"
+
+#include <algorithm>
+
+#include "scheduling/number_text.h"
+
+namespace penstock::scheduling {
+
+namespace {
+
+std::string_view short_name(Signal signal) {
+  switch (signal) {
+    case Signal::kWaitingRequests:
+      return "waiting";
+    case Signal::kRunningRequests:
+      return "running";
+    case Signal::kKvUsage:
+      return "kv usage";
+    case Signal::kCacheBlockSize:
+      return "cache block size";
+    case Signal::kCacheNumBlocks:
+      return "cache blocks";
+  }
+  return "";
+}
+
+}  // namespace
+
+bool signals_usable(const SchedulingContext& ctx, std::span<const Candidate> candidates, Signal signal) {
+  const auto& states = ctx.signals.state[static_cast<size_t>(signal)];
+  return std::any_of(candidates.begin(), candidates.end(),
+                     [&](Candidate c) { return states[c] == SignalState::kFresh; });
+}
+
+SignalColumn gather(SchedulingContext& ctx, std::span<const Candidate> candidates, Signal signal) {
+  const auto row = static_cast<size_t>(signal);
+  const double* values = ctx.signals.value[row].data();
+  const TimePoint* observed = ctx.signals.observed_at[row].data();
+  const SignalState* states = ctx.signals.state[row].data();
+
+  std::span<double> out = ctx.arena.make_span<double>(candidates.size());
+  SignalColumn column{out};
+  bool any = false;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const Candidate c = candidates[i];
+    if (!is_known(states[c], observed[c])) {
+      ++column.unknown;
+      continue;
+    }
+    const double value = values[c];
+    out[i] = value;
+    column.min = any ? std::min(column.min, value) : value;
+    column.max = any ? std::max(column.max, value) : value;
+    any = true;
+  }
+  if (column.unknown == 0) return column;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const Candidate c = candidates[i];
+    if (!is_known(states[c], observed[c])) out[i] = column.max;
+  }
+  return column;
+}
+
+void score_least(const SignalColumn& column, std::span<double> scores) {
+  const double width = column.max - column.min;
+  if (!(width > 0)) {
+    std::fill(scores.begin(), scores.end(), 1.0);
+    return;
+  }
+  for (size_t i = 0; i < scores.size(); ++i) scores[i] = (column.max - column.values[i]) / width;
+}
+
+void append_signal(const SchedulingContext& ctx, Candidate candidate, Signal signal, std::string& out) {
+  const SignalValue value = ctx.signals.at(signal, candidate);
+  out += short_name(signal);
+  if (!is_known(value.state, value.observed_at)) {
+    out += " unknown (";
+    out += signal_state_name(value.state);
+    out += "): counts as the largest known value, or 0 where none is known";
+    return;
+  }
+  out += ' ';
+  append_number(out, value.value);
+  if (signal != Signal::kKvUsage) {
+    out += ' ';
+    out += signal_unit(signal);
+  }
+  out += ", age ";
+  append_millis(out, ctx.now - value.observed_at);
+  out += ", ";
+  out += signal_state_name(value.state);
+}
+
+}  // namespace penstock::scheduling
