@@ -49,6 +49,18 @@ class AttributeTable {
     if (slot >= columns_.size() || columns_[slot] == nullptr) return {};
     return {static_cast<const T*>(columns_[slot]), endpoints_};
   }
+  // One value of the request as a whole in a slot of its own; nullptr while absent.
+  template <typename T>
+  T* create_value(AttributeSlot slot) {
+    assert(slot < columns_.size());
+    T* value = arena_.make<T>();
+    columns_[slot] = value;
+    return value;
+  }
+  template <typename T>
+  const T* value(AttributeSlot slot) const {
+    return slot < columns_.size() ? static_cast<const T*>(columns_[slot]) : nullptr;
+  }
   size_t endpoints() const { return endpoints_; }
 
  private:
