@@ -1,0 +1,181 @@
+"""Starting, stopping, reloading, watching, keys: what an operator does."""
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import httpx
+import openai
+import pytest
+
+from conftest import PENSTOCK, eventually
+
+CHAT = "/v1/chat/completions"
+
+
+def body(text="hello", **more):
+    return {"model": "sim-model", "max_tokens": 4, "messages": [{"role": "user", "content": text}], **more}
+
+
+def test_every_subcommand_explains_itself():
+    for command in ([], ["serve"], ["sim"], ["sim", "engine"], ["check"], ["explain"], ["plugins"], ["version"]):
+        out = subprocess.run([PENSTOCK, *command, "--help"], capture_output=True, text=True, timeout=20)
+        assert out.returncode == 0
+        assert len(out.stdout) > 60
+    assert "penstock" in subprocess.run([PENSTOCK, "version"], capture_output=True, text=True, timeout=20).stdout
+    wrong = subprocess.run([PENSTOCK, "serve", "--no-such-flag"], capture_output=True, text=True, timeout=20)
+    assert wrong.returncode == 2
+    assert "--no-such-flag" in wrong.stderr
+
+
+def test_plugins_are_listed_and_explained():
+    listed = subprocess.run([PENSTOCK, "plugins"], capture_output=True, text=True, timeout=20).stdout
+    for name in ("queue-scorer", "prefix-cache-scorer", "max-score-picker", "approx-prefix-cache-producer", "openai-parser"):
+        assert name in listed
+    page = subprocess.run([PENSTOCK, "plugins", "approx-prefix-cache-producer"], capture_output=True, text=True, timeout=20).stdout
+    assert "blockSizeTokens" in page
+
+
+def test_health_and_metrics(shared):
+    assert httpx.get(f"{shared.admin}/healthz").status_code == 200
+    assert httpx.get(f"{shared.admin}/readyz").status_code == 200
+    shared.post(CHAT, body())
+    names = {series.split("{")[0] for series in shared.metrics()}
+    for name in ("llm_d_epp_request_total", "llm_d_epp_request_ttft_seconds_count", "llm_d_epp_ready_endpoints",
+                 "llm_d_epp_scheduler_e2e_duration_seconds_count", "llm_d_epp_prefix_indexer_size", "llm_d_epp_info",
+                 "penstock_signal_age_seconds", "inference_objective_request_total"):
+        assert name in names, name
+
+
+def test_sigterm_lets_a_stream_finish(start):
+    engines = start.engines(1, decode_ms=10)
+    gateway = start.gateway(model_servers=engines.urls)
+    with httpx.stream("POST", gateway.url + CHAT, json=body(stream=True, max_tokens=60, ignore_eos=True), timeout=30) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        gateway.program.signal(signal.SIGTERM)
+        eventually(lambda: httpx.get(f"{gateway.admin}/readyz").status_code == 503, what="not ready while draining")
+        rest = list(lines)
+    assert rest[-1] == "data: [DONE]" or rest[-2] == "data: [DONE]"
+    assert gateway.program.process.wait(15) == 0
+
+
+def test_endpoints_come_and_go_with_the_file(start, tmp_path):
+    engines = start.engines(2)
+    endpoints = tmp_path / "endpoints.yaml"
+
+    def write(ports):
+        text = "endpoints:\n" + "".join(
+            f'- {{name: e{p}, address: "127.0.0.1", port: "{p}"}}\n' for p in ports)
+        staged = tmp_path / "staged"
+        staged.write_text(text)
+        staged.rename(endpoints)
+
+    write([engines.ports[0]])
+    gateway = start.gateway("--endpoints-file", endpoints)
+    assert gateway.post(CHAT, body()).status_code == 200
+    write([engines.ports[1]])
+    eventually(lambda: gateway.post(CHAT, body()).status_code == 200 and engines.requests()[1] > 0, what="second engine used")
+    before = engines.requests()[0]
+    for i in range(10):
+        assert gateway.post(CHAT, body(f"after {i}")).status_code == 200
+    assert engines.requests()[0] == before
+    # A broken file changes nothing.
+    endpoints.write_text("endpoints: [{name: broken, address: \n")
+    eventually(lambda: any("endpoints" in json.dumps(line) and line["level"] in ("error", "warn")
+                           for line in gateway.program.log_lines()), what="complaint in the log")
+    assert gateway.post(CHAT, body()).status_code == 200
+    metrics = gateway.metrics()
+    assert not any(f"e{engines.ports[0]}" in series for series in metrics if series.startswith("penstock_signal_age"))
+
+
+def test_sighup_reloads_api_keys(start, tmp_path):
+    engines = start.engines(1)
+    keys = tmp_path / "keys.yaml"
+
+    def write(name, key):
+        keys.write_text(f"keys:\n- name: {name}\n  sha256: {hashlib.sha256(key.encode()).hexdigest()}\n")
+
+    write("team-a", "secret-a")
+    gateway = start.gateway("--api-keys", keys, model_servers=engines.urls)
+
+    def client(key):
+        return openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=key, max_retries=0)
+
+    def ask(key):
+        return client(key).chat.completions.create(model="sim-model", messages=[{"role": "user", "content": "x"}], max_tokens=2)
+
+    assert ask("secret-a").choices
+    with pytest.raises(openai.AuthenticationError):
+        ask("secret-b")
+    write("team-b", "secret-b")
+    gateway.program.signal(signal.SIGHUP)
+
+    def accepted():
+        try:
+            return bool(ask("secret-b").choices)
+        except openai.AuthenticationError:
+            return False
+    eventually(accepted, what="new key accepted")
+    with pytest.raises(openai.AuthenticationError):
+        ask("secret-a")
+    line = eventually(lambda: [e for e in gateway.program.log_lines("request") if e.get("identity") == "team-b"])
+    assert "secret-b" not in gateway.program.log_text()
+    assert line
+
+
+def test_never_more_engine_requests_than_client_requests(start):
+    engines = start.engines(3)
+    gateway = start.gateway(model_servers=engines.urls)
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda i: gateway.post(CHAT, body(f"request {i}")).status_code, range(200)))
+    assert answers == [200] * 200
+    assert sum(engines.requests()) == 200
+    eventually(lambda: gateway.metric_sum("llm_d_epp_request_running") == 0, what="nothing running")
+
+
+def test_starts_within_a_fraction_of_a_second_and_stays_small(start):
+    engines = start.engines(1)
+    began = time.monotonic()
+    gateway = start.gateway(model_servers=engines.urls)
+    assert time.monotonic() - began < 3
+    status = pathlib.Path(f"/proc/{gateway.program.process.pid}/status").read_text()
+    rss_kib = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
+    assert rss_kib < 64 * 1024
+
+
+def test_generated_references_are_up_to_date():
+    root = pathlib.Path(__file__).resolve().parent.parent.parent
+    for name in ("settings", "plugins", "metrics"):
+        out = subprocess.run([PENSTOCK, "reference", name], capture_output=True, text=True, timeout=20)
+        assert out.returncode == 0, out.stderr
+        assert (root / "docs" / "reference" / f"{name}.md").read_text() == out.stdout, f"run: penstock reference {name} > docs/reference/{name}.md"
+
+
+def test_tls_listener_and_reloaded_certificate(start, tmp_path):
+    engines = start.engines(1)
+    cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+
+    def make(name):
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                        "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
+                       check=True, capture_output=True)
+
+    make("one")
+    gateway = start.gateway("--tls-cert", cert, "--tls-key", key, model_servers=engines.urls)
+    secure = f"https://127.0.0.1:{gateway.port}{CHAT}"
+    assert httpx.post(secure, json=body(), verify=str(cert), timeout=10).status_code == 200
+    make("two")
+    gateway.program.signal(signal.SIGHUP)
+
+    def renewed():
+        try:
+            return httpx.post(secure, json=body(), verify=str(cert), timeout=10).status_code == 200
+        except httpx.ConnectError:
+            return False
+    eventually(renewed, what="new certificate served")
+    assert os.path.exists(key)

@@ -1,0 +1,232 @@
+"""Where requests go, and that the program can say why."""
+import json
+import subprocess
+import uuid
+
+import httpx
+import pytest
+
+from conftest import PENSTOCK, ROOT, eventually, free_port
+
+LONG = "The valley below the dam is quiet at night and the water waits behind the gate. " * 60
+
+
+def chat(gateway, text, model="sim-model", max_tokens=4, headers=None, **more):
+    return gateway.post("/v1/chat/completions", {"model": model, "max_tokens": max_tokens, **more,
+                                                 "messages": [{"role": "user", "content": text}]}, headers=headers)
+
+
+def test_a_prefix_returns_to_the_engine_that_holds_it(start):
+    engines = start.engines(4)
+    gateway = start.gateway(model_servers=engines.urls)
+    for conversation in range(6):
+        prefix = f"conversation {conversation} " + LONG
+        homes = set()
+        for turn in range(5):
+            request_id = str(uuid.uuid4())
+            answer = chat(gateway, prefix + " turn " * turn, headers={"x-request-id": request_id})
+            assert answer.status_code == 200, answer.text
+            homes.add(gateway.decision(request_id)["winner"])
+        assert len(homes) == 1
+
+
+def test_different_prefixes_spread_over_idle_engines(start):
+    engines = start.engines(4)
+    gateway = start.gateway(model_servers=engines.urls)
+    for i in range(40):
+        assert chat(gateway, f"{i} " + LONG).status_code == 200
+    assert all(n > 0 for n in engines.requests())
+    assert sum(engines.requests()) == 40
+
+
+def test_an_adapter_request_goes_where_the_adapter_is_loaded(start, tmp_path):
+    engines = start.engines(3, adapter=["alpha=adapters/alpha"], max_loras=1)
+    config = tmp_path / "lora.yaml"
+    config.write_text("""
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: lora-affinity-scorer
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: lora-affinity-scorer
+""")
+    # One engine has the adapter in its batch: a long request sent to it directly.
+    with httpx.Client(timeout=60) as direct:
+        with direct.stream("POST", f"{engines.urls[1]}/v1/chat/completions", json={
+                "model": "alpha", "stream": True, "max_tokens": 100000, "ignore_eos": True,
+                "messages": [{"role": "user", "content": "Keep the adapter busy."}]}) as running:
+            next(running.iter_lines())
+            gateway = start.gateway("--config-file", config, model_servers=engines.urls)
+            eventually(lambda: explain(gateway, "alpha")["winner"].endswith(str(engines.ports[1])) or
+                       str(engines.ports[1]) in explain(gateway, "alpha")["winner_host_port"], what="adapter seen")
+            for _ in range(5):
+                request_id = str(uuid.uuid4())
+                assert chat(gateway, "With alpha.", model="alpha", headers={"x-request-id": request_id}).status_code == 200
+                assert gateway.decision(request_id)["winner_host_port"] == f"127.0.0.1:{engines.ports[1]}"
+
+
+def explain(gateway, model, text="hello"):
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}]})
+    answer = httpx.post(f"{gateway.admin}/debug/explain?path=/v1/chat/completions", content=body, timeout=5)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_explain_tells_candidates_scores_and_winner_without_sending(shared, tmp_path):
+    before = shared.engines.requests()
+    body = tmp_path / "body.json"
+    body.write_text(json.dumps({"model": "sim-model", "messages": [{"role": "user", "content": "SECRET " + LONG}]}))
+    out = subprocess.run([PENSTOCK, "explain", "--admin", shared.admin, "--body", body], capture_output=True, text=True,
+                         timeout=20)
+    assert out.returncode == 0, out.stderr
+    for word in ("queue-scorer", "kv-cache-utilization-scorer", "prefix-cache-scorer", "winner"):
+        assert word in out.stdout
+    for port in shared.engines.ports:
+        assert str(port) in out.stdout
+    assert "SECRET" not in out.stdout
+    assert shared.engines.requests() == before
+
+
+def test_prompt_text_appears_nowhere(start):
+    engines = start.engines(2)
+    gateway = start.gateway("--log-level", "debug", model_servers=engines.urls)
+    request_id = str(uuid.uuid4())
+    marker = "XYZZYPLUGH"
+    assert chat(gateway, f"{marker} " + LONG, headers={"x-request-id": request_id}).status_code == 200
+    eventually(lambda: gateway.program.log_lines("request"), what="access log line")
+    pages = [gateway.program.log_text(), httpx.get(f"{gateway.admin}/metrics").text,
+             httpx.get(f"{gateway.admin}/debug/decisions").text, json.dumps(gateway.decision(request_id))]
+    assert not any(marker in page for page in pages)
+
+
+def test_decision_record_has_the_five_moments_in_order(shared):
+    request_id = str(uuid.uuid4())
+    assert chat(shared, "hello", headers={"x-request-id": request_id}).status_code == 200
+    record = eventually(lambda: shared.decision(request_id))
+    moments = [record["moments"][name] for name in
+               ("arrived", "pool_chosen", "decision_started", "endpoint_chosen", "first_token")]
+    assert moments == sorted(moments)
+    assert record["policy_epoch"] >= 1
+
+
+def test_access_log_names_model_endpoint_tokens_and_times(shared):
+    request_id = str(uuid.uuid4())
+    assert chat(shared, "hello", headers={"x-request-id": request_id}).status_code == 200
+    line = eventually(lambda: next((entry for entry in shared.program.log_lines("request")
+                                    if entry["request_id"] == request_id), None), what="access log line")
+    assert line["model"] == "sim-model"
+    assert line["status"] == 200
+    assert line["tokens_out"] == 4
+    assert line["tokens_in"] > 0
+    for field in ("endpoint", "ttft_ms", "total_ms", "fallback"):
+        assert field in line
+
+
+def test_rewritten_model_name_reaches_the_engine_and_comes_back_as_the_clients(start, tmp_path):
+    engines = start.engines(1, model="served-name")
+    manifests = tmp_path / "manifests.yaml"
+    manifests.write_text("""
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: pool}
+spec:
+  selector: {matchLabels: {app: sim}}
+  targetPorts: [{number: %d}]
+---
+apiVersion: llm-d.ai/v1alpha2
+kind: InferenceModelRewrite
+metadata: {name: rename}
+spec:
+  poolRef: {name: pool}
+  rules:
+  - matches: [{model: {type: Exact, value: public-name}}]
+    targets: [{modelRewrite: served-name, weight: 1}]
+""" % engines.ports[0])
+    endpoints = tmp_path / "endpoints.yaml"
+    endpoints.write_text('endpoints: [{name: sim-0, address: "127.0.0.1", labels: {app: sim}}]\n')
+    gateway = start.gateway("--manifests", manifests, "--endpoints-file", endpoints)
+    answer = chat(gateway, "hello", model="public-name")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["model"] == "public-name"
+    streamed = gateway.post("/v1/chat/completions", {
+        "model": "public-name", "stream": True, "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]})
+    models = {json.loads(line[6:])["model"] for line in streamed.text.splitlines()
+              if line.startswith("data: ") and line != "data: [DONE]"}
+    assert models == {"public-name"}
+
+
+def test_models_of_two_pools_live_behind_one_listener(start, tmp_path):
+    first, second = start.engines(1, model="llama"), start.engines(1, model="qwen")
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    pool = """
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: %s}
+spec:
+  selector: {matchLabels: {app: %s}}
+  targetPorts: [{number: %d}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: %s}
+spec:
+  parentRefs: [{name: gateway}]
+  rules:
+  - matches: [{headers: [{name: X-Gateway-Model-Name, value: %s}]}]
+    backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: %s}]
+"""
+    (manifests / "a.yaml").write_text(pool % ("llama", "llama", first.ports[0], "llama", "llama", "llama"))
+    (manifests / "b.yaml").write_text(pool % ("qwen", "qwen", second.ports[0], "qwen", "qwen", "qwen"))
+    endpoints = tmp_path / "endpoints.yaml"
+    endpoints.write_text("""
+endpoints:
+- {name: llama-0, address: "127.0.0.1", labels: {app: llama}}
+- {name: qwen-0, address: "127.0.0.1", labels: {app: qwen}}
+""")
+    gateway = start.gateway("--manifests", manifests, "--endpoints-file", endpoints)
+    for model in ("llama", "qwen"):
+        # A client that sets the header itself changes nothing: the body decides.
+        answer = chat(gateway, "hi", model=model, headers={"X-Gateway-Model-Name": "qwen"})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["model"] == model
+    assert first.requests() == [1]
+    assert second.requests() == [1]
+    assert chat(gateway, "hi", model="gemma").status_code == 404
+
+
+def test_check_prints_the_effective_configuration_of_the_seed(tmp_path):
+    out = subprocess.run([PENSTOCK, "check", "--config-file", ROOT / "deploy" / "examples" / "seed-epp-config.yaml"],
+                         capture_output=True, text=True, timeout=20)
+    assert out.returncode == 0, out.stderr + out.stdout
+    assert "{PluginRef: queue-scorer, Weight: 2.00} {PluginRef: kv-cache-utilization-scorer, Weight: 2.00} " \
+           "{PluginRef: prefix-cache-scorer, Weight: 3.00} {PluginRef: max-score-picker}" in out.stdout
+    assert "approx-prefix-cache-producer" in out.stdout
+
+
+@pytest.mark.parametrize("text, words", [
+    ("plugins:\n- type: queue-scorer\n- type: queue-scorer\n", ["duplicate plugin name 'queue-scorer'"]),
+    ("plugins:\n- type: nonsense-scorer\n", ["plugin type 'nonsense-scorer' is not registered"]),
+    ("plugins:\n- type: precise-prefix-cache-scorer\n", ["precise-prefix-cache-scorer", "not part of this build"]),
+    ("plugin:\n- type: queue-scorer\n", ["plugin", "line 1"]),
+    ("plugins:\n- type: prefix-cache-scorer\n  parameters: {matchLengthWeight: often}\n", ["matchLengthWeight", "often", "line 3"]),
+])
+def test_a_wrong_configuration_names_field_value_and_line(tmp_path, text, words):
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
+    out = subprocess.run([PENSTOCK, "check", "--config-file", config], capture_output=True, text=True, timeout=20)
+    assert out.returncode == 1
+    for word in words:
+        assert word in out.stderr
+
+
+def test_serve_refuses_a_port_in_use_by_name(start):
+    engines = start.engines(1)
+    taken = free_port()
+    gateway = start.gateway(model_servers=engines.urls)
+    out = subprocess.run([PENSTOCK, "serve", "--listen", f"127.0.0.1:{gateway.port}", "--admin", f"127.0.0.1:{taken}",
+                          "--model-server", engines.urls[0]], capture_output=True, text=True, timeout=20)
+    assert out.returncode != 0
+    assert str(gateway.port) in out.stderr
