@@ -1,26 +1,36 @@
-# Everything a person or CI calls. `make setup` is idempotent and needs root only when packages are missing.
+# Everything a person or CI calls. `make setup` needs root (or sudo) only when Debian packages are missing.
 JOBS ?= $(shell nproc)
 PYTHON ?= python3
+VENV := build/venv
 
-.PHONY: setup venv build demo test test-long test-asan test-tsan bench format format-check layers fuzz clean
+.PHONY: setup venv build demo test test-unit test-e2e test-long test-asan test-tsan bench fuzz reference \
+        format format-check layers tidy clean
 
 setup:
 	tools/setup
 
+venv: $(VENV)/.ready
+
+$(VENV)/.ready: tests/e2e/requirements.txt | setup
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install -q --disable-pip-version-check -r tests/e2e/requirements.txt
+	touch $@
+
+# The release build: build/release/penstock, benchmarks and load programs.
 build: setup
 	cmake --preset release >/dev/null
 	cmake --build --preset release -j $(JOBS)
 
-layers:
-	$(PYTHON) tools/check_layers.py
+# Four simulated engines, the gateway before them, a mixed load, and a table of where requests went.
+demo: setup
+	cmake --preset release >/dev/null
+	cmake --build --preset release -j $(JOBS) --target penstock
+	$(PYTHON) tools/demo
 
-format:
-	git ls-files 'src/*.h' 'src/*.cc' 'bench/*.cc' 'bench/*.h' | xargs clang-format-19 -i
+# All that must hold for a change to land: unit tests under ASan and UBSan, then the real binary.
+test: layers test-asan test-e2e
 
-format-check:
-	git ls-files 'src/*.h' 'src/*.cc' 'bench/*.cc' 'bench/*.h' | xargs clang-format-19 --dry-run -Werror
-
-test: test-asan
+test-unit: test-asan
 
 test-asan: setup
 	cmake --preset asan >/dev/null
@@ -31,6 +41,44 @@ test-tsan: setup
 	cmake --preset tsan >/dev/null
 	cmake --build --preset tsan -j $(JOBS)
 	TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp halt_on_error=1" ctest --test-dir build/tsan --output-on-failure
+
+test-e2e: setup venv
+	cmake --preset release >/dev/null
+	cmake --build --preset release -j $(JOBS) --target penstock
+	$(VENV)/bin/python -m pytest -q --timeout 120 tests/e2e
+
+# What takes long: two real vLLM engines on CPU behind the gateway (6 GB to install), and ten minutes of
+# each fuzz target.
+test-long: setup venv build
+	tools/vllm-tests
+	tools/fuzz 600
+
+# A minute of each fuzz target, or `make fuzz SECONDS=600`.
+SECONDS ?= 60
+fuzz: setup
+	tools/fuzz $(SECONDS)
+
+bench: build
+	bench/run decision
+	bench/run gateway
+
+# docs/reference/*.md from the program's own tables.
+reference: build
+	mkdir -p docs/reference
+	for name in settings plugins metrics; do build/release/penstock reference $$name > docs/reference/$$name.md; done
+
+layers:
+	$(PYTHON) tools/check_layers.py
+
+format:
+	git ls-files '*.h' '*.cc' | xargs clang-format-19 -i
+
+format-check:
+	git ls-files '*.h' '*.cc' | xargs clang-format-19 --dry-run -Werror
+
+tidy: setup
+	cmake --preset debug >/dev/null
+	git ls-files 'src/*.cc' | grep -v -e _test.cc -e _bench.cc -e _fuzz.cc | xargs -P $(JOBS) -n 4 clang-tidy-19 -p build/debug --quiet
 
 clean:
 	rm -rf build

@@ -1,0 +1,166 @@
+#include "admin/admin_server.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "base/strings.h"
+
+namespace penstock::admin {
+
+namespace {
+
+constexpr std::string_view kJson = "application/json";
+constexpr std::string_view kText = "text/plain; charset=utf-8";
+constexpr std::string_view kExposition = "text/plain; version=0.0.4; charset=utf-8";
+constexpr size_t kExplainBodyLimit = 64 << 20;
+constexpr size_t kDefaultDecisions = 50;
+
+// What "/" and unknown paths show.
+constexpr std::string_view kIndex =
+    "penstock admin\n"
+    "  GET  /metrics                     Prometheus text\n"
+    "  GET  /healthz                     the process answers\n"
+    "  GET  /readyz                      requests would be served\n"
+    "  GET  /debug/decisions[?limit=N]   the last decisions, newest first\n"
+    "  GET  /debug/decisions/<id>        one decision by request id\n"
+    "  POST /debug/explain?path=<path>   where the body would go, without sending it\n"
+    "  GET  /debug/plugins/state         state of the plugins\n"
+    "  GET  /debug/config                effective configuration of each pool\n";
+
+struct Page {
+  int status = 200;
+  std::string_view content_type = kJson;
+  std::string body;
+};
+
+// The value of one query parameter, percent-decoded.
+std::optional<std::string> query_value(std::string_view query, std::string_view name) {
+  for (const std::string_view part : split(query, '&')) {
+    const size_t equals = part.find('=');
+    if (part.substr(0, equals) != name) continue;
+    std::string value;
+    std::string_view raw = equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1);
+    for (size_t i = 0; i < raw.size(); ++i) {
+      const auto hex = [](char c) {
+        if (c >= '0' && c <= '9') return c - '0';
+        if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+        if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+        return -1;
+      };
+      if (raw[i] == '%' && i + 2 < raw.size() && hex(raw[i + 1]) >= 0 && hex(raw[i + 2]) >= 0) {
+        value += static_cast<char>(hex(raw[i + 1]) * 16 + hex(raw[i + 2]));
+        i += 2;
+      } else {
+        value += raw[i] == '+' ? ' ' : raw[i];
+      }
+    }
+    return value;
+  }
+  return std::nullopt;
+}
+
+Page error_page(int status, std::string_view message) {
+  return {status, kJson, fmt::format("{{\"error\":{{\"message\":{}}}}}\n", json_quote(message))};
+}
+
+Page get_page(const AdminPages& pages, const io::RequestHead& request) {
+  const std::string_view path = request.path;
+  if (path == "/healthz") return {200, kText, "ok\n"};
+  if (path == "/readyz") return {pages.ready() ? 200 : 503, kJson, pages.readiness()};
+  if (path == "/metrics") return {200, kExposition, pages.metrics()};
+  if (path == "/debug/decisions") {
+    size_t limit = kDefaultDecisions;
+    if (const auto text = query_value(request.query, "limit")) {
+      const auto number = parse_u64(*text);
+      if (!number) return error_page(400, fmt::format("limit: '{}' is no number", *text));
+      limit = *number;
+    }
+    return {200, kJson, pages.decisions(limit)};
+  }
+  if (path.starts_with("/debug/decisions/")) {
+    const std::string_view id = path.substr(std::string_view("/debug/decisions/").size());
+    auto decision = pages.decision(id);
+    if (!decision) return error_page(404, fmt::format("no decision about request '{}' is kept", id));
+    return {200, kJson, std::move(*decision)};
+  }
+  if (path == "/debug/plugins/state") return {200, kJson, pages.plugin_states()};
+  if (path == "/debug/config") return {200, kText, pages.configuration()};
+  if (path == "/") return {200, kText, std::string(kIndex)};
+  return {404, kText, std::string(kIndex)};
+}
+
+int status_of(const Error& error) {
+  switch (error.code) {
+    case ErrorCode::kBadRequest:
+      return 400;
+    case ErrorCode::kNotFound:
+      return 404;
+    case ErrorCode::kPayloadTooLarge:
+      return 413;
+    case ErrorCode::kServiceUnavailable:
+      return 503;
+    default:
+      return 500;
+  }
+}
+
+io::Task<void> answer(const AdminPages& pages, io::HttpExchange& exchange) {
+  const io::RequestHead& request = exchange.request();
+  if (request.path == "/debug/explain") {
+    if (request.method != "POST") {
+      const std::array<io::HeaderField, 1> allow{{{"allow", "POST"}}};
+      co_await exchange.respond(405, kText, "POST the body to be explained\n", allow);
+      co_return;
+    }
+    auto body = co_await exchange.read_all(kExplainBodyLimit);
+    if (!body.ok()) {
+      const Page page = error_page(status_of(body.error()), body.error().message);
+      co_await exchange.respond(page.status, page.content_type, page.body);
+      co_return;
+    }
+    const std::string path = query_value(request.query, "path").value_or("/v1/chat/completions");
+    ExplainRequest explain{"POST", path, request.authority, request.fields.all(), *body};
+    Result<std::string> result = pages.explain(explain);
+    const Page page = result.ok() ? Page{200, kJson, *result}
+                                  : error_page(status_of(result.error()), result.error().message);
+    co_await exchange.respond(page.status, page.content_type, page.body);
+    co_return;
+  }
+  if (request.method != "GET" && request.method != "HEAD") {
+    const std::array<io::HeaderField, 1> allow{{{"allow", "GET"}}};
+    co_await exchange.respond(405, kText, "method not allowed\n", allow);
+    co_return;
+  }
+  const Page page = get_page(pages, request);
+  co_await exchange.respond(page.status, page.content_type, page.body);
+}
+
+io::HttpServerOptions server_options() {
+  io::HttpServerOptions options;
+  options.max_connections = 256;
+  options.max_body_bytes = kExplainBodyLimit;
+  return options;
+}
+
+}  // namespace
+
+AdminServer::AdminServer(io::Loop& loop, AdminPages pages) {
+  auto shared = std::make_shared<const AdminPages>(std::move(pages));
+  server_ = std::make_unique<io::HttpServer>(
+      loop, server_options(),
+      io::HttpServer::handler_of([shared](io::HttpExchange& exchange) { return answer(*shared, exchange); }));
+}
+
+AdminServer::~AdminServer() = default;
+
+Result<io::SocketAddress> AdminServer::listen(const io::SocketAddress& address) {
+  return server_->listen(address, nullptr, "admin");
+}
+
+void AdminServer::stop() {
+  server_->stop();
+}
+
+}  // namespace penstock::admin
