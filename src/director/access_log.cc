@@ -1,0 +1,142 @@
+#include "director/access_log.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/strings.h"
+
+namespace penstock::director {
+
+namespace {
+
+void text(std::string& out, std::string_view name, std::string_view value) {
+  out += ",\"";
+  out += name;
+  out += "\":";
+  append_json_quoted(out, value);
+}
+void number(std::string& out, std::string_view name, uint64_t value) {
+  out += ",\"";
+  out += name;
+  out += "\":";
+  char digits[24];
+  const auto end = fmt::format_to(digits, "{}", value);
+  out.append(digits, static_cast<size_t>(end - digits));
+}
+// Milliseconds with three places, in integer arithmetic.
+void millis(std::string& out, std::string_view name, Duration d) {
+  const int64_t us = std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::microseconds>(d).count());
+  out += ",\"";
+  out += name;
+  out += "\":";
+  char digits[32];
+  const auto end = fmt::format_to(digits, "{}.{:03}", us / 1000, us % 1000);
+  out.append(digits, static_cast<size_t>(end - digits));
+}
+
+}  // namespace
+
+AccessLog::AccessLog(const Options& options) : options_(options) {
+  for (size_t i = 0; i < std::max<size_t>(1, options.loops); ++i) {
+    buffers_.push_back(std::make_unique<Buffer>());
+  }
+  writer_ = std::thread([this] { run(); });
+}
+
+AccessLog::~AccessLog() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  writer_.join();
+}
+
+void AccessLog::append(size_t loop, WallTime wall, const Line& line) {
+  Buffer& buffer = *buffers_[loop % buffers_.size()];
+  size_t size = 0;
+  {
+    const std::lock_guard lock(buffer.mutex);
+    std::string& out = buffer.text;
+    if (out.size() >= options_.max_buffer_bytes) {
+      dropped_.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+    const Outcome& outcome = *line.outcome;
+    const int64_t us = std::chrono::duration_cast<std::chrono::microseconds>(wall.time_since_epoch()).count();
+    fmt::format_to(std::back_inserter(out), "{{\"level\":\"info\",\"ts\":{}.{:06},\"msg\":\"request\"",
+                   us / 1000000, us % 1000000);
+    text(out, "request_id", line.request_id);
+    if (!line.identity.empty()) text(out, "identity", line.identity);
+    text(out, "method", line.method);
+    text(out, "path", line.path);
+    number(out, "status", static_cast<uint64_t>(outcome.status));
+    text(out, "model", line.model);
+    text(out, "target_model", line.target_model);
+    text(out, "pool", line.pool);
+    text(out, "endpoint", line.endpoint);
+    number(out, "tokens_in", outcome.prompt_tokens);
+    number(out, "tokens_cached", outcome.cached_tokens);
+    number(out, "tokens_out", outcome.output_tokens);
+    if (outcome.first_token_at != kNever) millis(out, "ttft_ms", outcome.first_token_at - line.arrived_at);
+    millis(out, "total_ms", outcome.ended_at - line.arrived_at);
+    number(out, "bytes_out", line.bytes_out);
+    number(out, "attempts", outcome.attempts);
+    text(out, "reason", outcome.reason);
+    text(out, "fallback", line.fallback);
+    out += "}\n";
+    size = out.size();
+  }
+  const bool urgent = size >= options_.flush_bytes;
+  if (!pending_.exchange(true, std::memory_order_acq_rel) || urgent) {
+    if (urgent) {
+      const std::lock_guard lock(mutex_);
+      if (urgent_) return;
+      urgent_ = true;
+    }
+    wake_.notify_one();
+  }
+}
+
+void AccessLog::run() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    // A wake-up between the test and the wait is only late by one interval of an idle process.
+    wake_.wait_for(lock, std::chrono::seconds(1),
+                   [this] { return stop_ || pending_.load(std::memory_order_acquire); });
+    if (!stop_ && !urgent_) wake_.wait_for(lock, options_.interval, [this] { return stop_ || urgent_; });
+    urgent_ = false;
+    pending_.store(false, std::memory_order_release);
+    lock.unlock();
+    write_out();
+    lock.lock();
+  }
+  lock.unlock();
+  write_out();
+}
+
+void AccessLog::write_out() {
+  for (const auto& buffer : buffers_) {
+    writing_.clear();
+    {
+      const std::lock_guard lock(buffer->mutex);
+      writing_.swap(buffer->text);
+    }
+    std::string_view rest = writing_;
+    while (!rest.empty()) {
+      const ssize_t wrote = ::write(options_.fd, rest.data(), rest.size());
+      if (wrote > 0) {
+        rest.remove_prefix(static_cast<size_t>(wrote));
+      } else if (wrote < 0 && errno != EINTR) {
+        dropped_.fetch_add(static_cast<uint64_t>(std::count(rest.begin(), rest.end(), '\n')),
+                           std::memory_order_relaxed);
+        break;
+      }
+    }
+  }
+}
+
+}  // namespace penstock::director

@@ -1,0 +1,240 @@
+#include "director/decision_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/strings.h"
+
+namespace penstock::director {
+
+namespace {
+
+template <typename T, typename Fix>
+std::span<const T> copy_items(std::span<const T> items, Arena& arena, Fix&& fix) {
+  std::span<T> out = arena.make_span<T>(items.size());
+  std::uninitialized_copy(items.begin(), items.end(), out.begin());
+  for (T& item : out) fix(item);
+  return out;
+}
+
+void key(std::string& out, std::string_view name) {
+  if (out.back() != '{' && out.back() != '[') out += ',';
+  out += '"';
+  out += name;
+  out += "\":";
+}
+void text(std::string& out, std::string_view name, std::string_view value) {
+  key(out, name);
+  append_json_quoted(out, value);
+}
+void number(std::string& out, std::string_view name, uint64_t value) {
+  key(out, name);
+  fmt::format_to(std::back_inserter(out), "{}", value);
+}
+void number(std::string& out, std::string_view name, double value) {
+  key(out, name);
+  fmt::format_to(std::back_inserter(out), "{:.6g}", value);
+}
+void moment(std::string& out, std::string_view name, TimePoint from, TimePoint at) {
+  if (at == kNever) return;
+  number(out, name, to_millis(at - from));
+}
+
+void append_profile(std::string& out, const ProfileRecord& profile) {
+  out += '{';
+  text(out, "profile", profile.profile_name);
+  number(out, "candidates", uint64_t{profile.candidates});
+  if (profile.nan_scores != 0) number(out, "nan_scores", uint64_t{profile.nan_scores});
+  key(out, "filters");
+  out += '[';
+  for (const FilterRecord& filter : profile.filters) {
+    if (out.back() == '}') out += ',';
+    out += '{';
+    text(out, "plugin", filter.plugin_name);
+    number(out, "before", uint64_t{filter.before});
+    number(out, "after", uint64_t{filter.after});
+    out += '}';
+  }
+  out += ']';
+  key(out, "scorers");
+  out += '[';
+  for (const ScorerRecord& scorer : profile.scorers) {
+    if (out.back() == '}') out += ',';
+    out += '{';
+    text(out, "plugin", scorer.plugin_name);
+    number(out, "weight", scorer.weight);
+    out += '}';
+  }
+  out += ']';
+  key(out, "top");
+  out += '[';
+  for (const CandidateRecord& candidate : profile.top) {
+    if (out.back() == '}') out += ',';
+    out += '{';
+    text(out, "endpoint", candidate.endpoint_id);
+    number(out, "total", candidate.total);
+    key(out, "scores");
+    out += '{';
+    const size_t scorers = std::min(profile.scorers.size(), kMaxScorersRecorded);
+    for (size_t i = 0; i < scorers; ++i) {
+      if (out.back() != '{') out += ',';
+      append_json_quoted(out, profile.scorers[i].plugin_name);
+      fmt::format_to(std::back_inserter(out), ":{:.6g}", candidate.scores[i]);
+    }
+    out += "}}";
+  }
+  out += "]}";
+}
+
+}  // namespace
+
+DecisionRecord copy_record(const DecisionRecord& record, Arena& arena) {
+  DecisionRecord out = record;
+  for (std::string_view* field :
+       {&out.request_id, &out.pool, &out.incoming_model, &out.target_model, &out.identity, &out.fairness_id,
+        &out.primary_profile, &out.winner, &out.winner_host_port}) {
+    *field = arena.copy(*field);
+  }
+  out.profiles = copy_items(record.profiles, arena, [&arena](ProfileRecord& profile) {
+    profile.profile_name = arena.copy(profile.profile_name);
+    profile.filters = copy_items(profile.filters, arena,
+                                 [&](FilterRecord& f) { f.plugin_name = arena.copy(f.plugin_name); });
+    profile.scorers = copy_items(profile.scorers, arena,
+                                 [&](ScorerRecord& s) { s.plugin_name = arena.copy(s.plugin_name); });
+    profile.top = copy_items(profile.top, arena,
+                             [&](CandidateRecord& c) { c.endpoint_id = arena.copy(c.endpoint_id); });
+  });
+  return out;
+}
+
+void append_record_json(std::string& out, const DecisionRecord& record, std::string_view error,
+                        const std::optional<Outcome>& outcome, bool detail) {
+  out += '{';
+  text(out, "request_id", record.request_id);
+  text(out, "pool", record.pool);
+  text(out, "model", record.incoming_model);
+  text(out, "target_model", record.target_model);
+  if (!record.identity.empty()) text(out, "identity", record.identity);
+  text(out, "fairness_id", record.fairness_id);
+  key(out, "priority");
+  fmt::format_to(std::back_inserter(out), "{}", record.priority);
+  text(out, "endpoint", record.winner);
+  text(out, "address", record.winner_host_port);
+  if (!error.empty()) text(out, "error", error);
+  text(out, "fallback", fallback_state_name(record.fallback));
+
+  key(out, "moments_ms");
+  out += '{';
+  moment(out, "pool_chosen", record.arrived_at, record.pool_chosen_at);
+  moment(out, "decision_started", record.arrived_at, record.decision_started_at);
+  moment(out, "endpoint_chosen", record.arrived_at, record.endpoint_chosen_at);
+  moment(out, "first_token", record.arrived_at, outcome ? outcome->first_token_at : record.first_token_at);
+  if (outcome) moment(out, "ended", record.arrived_at, outcome->ended_at);
+  out += '}';
+
+  number(out, "queue_ms", to_millis(record.queue_time));
+  number(out, "oldest_signal_age_ms", to_millis(record.oldest_signal_age));
+  number(out, "prompt_tokens", record.prompt_tokens);
+  number(out, "prefix_blocks_matched", uint64_t{record.prefix_blocks_matched});
+  number(out, "prefix_blocks_total", uint64_t{record.prefix_blocks_total});
+  number(out, "seed", record.seed);
+  number(out, "policy_epoch", record.policy_epoch);
+  number(out, "membership_epoch", record.membership_epoch);
+  number(out, "signal_epoch", record.signal_epoch);
+  if (outcome) {
+    key(out, "outcome");
+    out += '{';
+    number(out, "status", static_cast<uint64_t>(outcome->status));
+    text(out, "reason", outcome->reason);
+    number(out, "attempts", uint64_t{outcome->attempts});
+    number(out, "prompt_tokens", outcome->prompt_tokens);
+    number(out, "cached_tokens", outcome->cached_tokens);
+    number(out, "output_tokens", outcome->output_tokens);
+    out += '}';
+  }
+  if (detail) {
+    text(out, "primary_profile", record.primary_profile);
+    key(out, "profiles");
+    out += '[';
+    for (const ProfileRecord& profile : record.profiles) {
+      if (out.back() == '}') out += ',';
+      append_profile(out, profile);
+    }
+    out += ']';
+  }
+  out += '}';
+}
+
+DecisionLog::DecisionLog(const Options& options)
+    : per_shard_(std::max<size_t>(1, options.capacity / std::max<size_t>(1, options.shards))) {
+  for (size_t i = 0; i < std::max<size_t>(1, options.shards); ++i) {
+    shards_.push_back(std::make_unique<Shard>());
+  }
+}
+
+DecisionLog::Handle DecisionLog::begin(size_t shard_index, const DecisionRecord& record,
+                                       std::string_view error) {
+  shard_index %= shards_.size();
+  Shard& shard = *shards_[shard_index];
+  const std::lock_guard lock(shard.mutex);
+  const uint64_t sequence = shard.next_sequence++;
+  const size_t at = sequence % per_shard_;
+  if (at >= shard.ring.size()) shard.ring.resize(at + 1);
+  if (shard.ring[at] == nullptr) shard.ring[at] = std::make_unique<Entry>();
+  Entry& entry = *shard.ring[at];
+  entry.arena.reset(8 * 1024);
+  entry.sequence = sequence;
+  entry.record = copy_record(record, entry.arena);
+  entry.error = entry.arena.copy(error);
+  entry.outcome.reset();
+  return {static_cast<uint32_t>(shard_index), sequence};
+}
+
+void DecisionLog::finish(Handle handle, const Outcome& outcome) {
+  if (handle.sequence == 0) return;
+  Shard& shard = *shards_[handle.shard];
+  const std::lock_guard lock(shard.mutex);
+  Entry* entry = shard.ring[handle.sequence % per_shard_].get();
+  if (entry != nullptr && entry->sequence == handle.sequence) entry->outcome = outcome;
+}
+
+std::optional<std::string> DecisionLog::find_json(std::string_view request_id) const {
+  std::optional<std::string> found;
+  TimePoint newest = kNever;
+  for (const auto& shard : shards_) {
+    const std::lock_guard lock(shard->mutex);
+    for (const auto& entry : shard->ring) {
+      if (entry == nullptr || entry->record.request_id != request_id) continue;
+      if (found && entry->record.arrived_at < newest) continue;
+      newest = entry->record.arrived_at;
+      found.emplace();
+      append_record_json(*found, entry->record, entry->error, entry->outcome, true);
+    }
+  }
+  return found;
+}
+
+std::string DecisionLog::list_json(size_t limit) const {
+  std::vector<std::pair<TimePoint, std::string>> all;
+  for (const auto& shard : shards_) {
+    const std::lock_guard lock(shard->mutex);
+    for (const auto& entry : shard->ring) {
+      if (entry == nullptr) continue;
+      std::string json;
+      append_record_json(json, entry->record, entry->error, entry->outcome, false);
+      all.emplace_back(entry->record.arrived_at, std::move(json));
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  if (all.size() > limit) all.resize(limit);
+  std::string out = "[";
+  for (const auto& [at, json] : all) {
+    if (out.size() > 1) out += ',';
+    out += json;
+  }
+  out += ']';
+  return out;
+}
+
+}  // namespace penstock::director

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "inference/decision.h"
+
+namespace penstock::director {
+
+// How a request ended, as the decision log and the access log tell it.
+struct Outcome {
+  int status = 0;                // sent to the client; 0: none
+  std::string_view reason = "";  // a literal: "ok", "client_disconnect", "engine_error", …
+  uint32_t attempts = 0;         // sent to an endpoint
+  uint64_t prompt_tokens = 0;    // as the engine counted
+  uint64_t cached_tokens = 0;
+  uint64_t output_tokens = 0;
+  TimePoint first_token_at = kNever;
+  TimePoint ended_at = kNever;
+};
+
+// The last decisions of one pool for /debug/decisions: compact copies in a ring per loop, so a writer
+// meets nobody but a debugging reader at its lock. Memory is reused; an entry takes about 2 KiB. Prompt
+// text is never in it. Thread-safe; begin() and finish() of one shard are called from its loop.
+class DecisionLog {
+ public:
+  struct Options {
+    size_t shards = 1;      // loops
+    size_t capacity = 512;  // entries in all
+  };
+  // Names an entry as long as it has not been overwritten.
+  struct Handle {
+    uint32_t shard = 0;
+    uint64_t sequence = 0;  // 0: none
+  };
+
+  explicit DecisionLog(const Options& options);
+
+  // Copies the record. `error` is the decision's failure, empty when an endpoint was chosen.
+  Handle begin(size_t shard, const DecisionRecord& record, std::string_view error);
+  // Adds how it ended; nothing happens when the entry is gone.
+  void finish(Handle handle, const Outcome& outcome);
+
+  // JSON object of the newest entry with this request id.
+  std::optional<std::string> find_json(std::string_view request_id) const;
+  // JSON array, newest first, at most `limit` entries, without the candidates.
+  std::string list_json(size_t limit) const;
+
+ private:
+  struct Entry {
+    uint64_t sequence = 0;
+    Arena arena{2048};
+    DecisionRecord record;
+    std::string_view error;
+    std::optional<Outcome> outcome;
+  };
+  struct Shard {
+    mutable std::mutex mutex;
+    uint64_t next_sequence = 1;
+    std::vector<std::unique_ptr<Entry>> ring;  // filled on first use
+  };
+
+  size_t per_shard_;
+  std::vector<std::unique_ptr<Shard>> shards_;
+};
+
+// A deep copy whose memory is `arena` alone.
+DecisionRecord copy_record(const DecisionRecord& record, Arena& arena);
+
+// Appends the record as one JSON object; times are milliseconds since arrival. With `detail`, the filters,
+// scorers and candidates of each profile too.
+void append_record_json(std::string& out, const DecisionRecord& record, std::string_view error,
+                        const std::optional<Outcome>& outcome, bool detail);
+
+}  // namespace penstock::director

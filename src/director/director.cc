@@ -1,0 +1,509 @@
+#include "director/director.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/strings.h"
+#include "telemetry/log.h"
+
+namespace penstock::director {
+
+namespace {
+
+// The signals every engine must have; the age of a decision is that of the oldest of them.
+constexpr std::array<Signal, 3> kRequiredSignals{Signal::kWaitingRequests, Signal::kRunningRequests,
+                                                 Signal::kKvUsage};
+
+// The value under the current name; the old name counts only where the current one is absent.
+std::optional<std::string_view> aliased_header(std::span<const HeaderField> headers, std::string_view name,
+                                               std::string_view alias) {
+  if (const auto value = find_header(headers, name)) return value;
+  return find_header(headers, alias);
+}
+
+bool prefers_cached_only(std::span<const HeaderField> headers) {
+  const auto prefer = find_header(headers, "prefer");
+  if (!prefer) return false;
+  std::string_view rest = *prefer;
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    std::string_view token = rest.substr(0, comma);
+    token = trim(token.substr(0, token.find(';')));
+    if (ascii_iequals(token, "if-available")) return true;
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  return false;
+}
+
+bool has_no_body_by_method(std::string_view method) {
+  return method == "GET" || method == "HEAD" || method == "DELETE" || method == "OPTIONS";
+}
+
+std::string_view quoted_in_arena(std::string_view text, Arena& arena) {
+  std::string quoted;
+  append_json_quoted(quoted, text);
+  return arena.copy(quoted);
+}
+
+}  // namespace
+
+void Request::reset() {
+  load.release();
+  arena.reset(64 * 1024);
+  inference = {};
+  record = {};
+  parsed = {};
+  body = {};
+  policy.reset();
+  endpoint.reset();
+  destination = {};
+  edits = {};
+  tokens_until_first_byte = false;
+  restore_model = false;
+  series = nullptr;
+  log_handle = {};
+  decided = false;
+}
+
+Director::Director(Pool& pool, std::unique_ptr<PictureSource> pictures, const Clock& clock,
+                   const Options& options)
+    : pool_(pool),
+      pictures_(std::move(pictures)),
+      clock_(clock),
+      options_(options),
+      seeds_(options.seed),
+      policy_(pool.policy),
+      rules_(pool.rules),
+      series_(pool.metrics) {}
+
+Status Director::decide(Request& request, const RequestInput& input) {
+  Status status = decide_steps(request, input, false, nullptr);
+  if (!status.ok()) {
+    request.load.release();
+    request.endpoint.reset();
+    request.log_handle = pool_.log.begin(options_.loop, request.record, status.error().message);
+  }
+  return status;
+}
+
+Status Director::decide_steps(Request& request, const RequestInput& input, bool explain,
+                              std::string* explanation) {
+  const TimePoint started = clock_.now();
+  request.policy = policy_.current();
+  if (request.policy == nullptr) {
+    return Error{ErrorCode::kServiceUnavailable, "pool " + pool_.name + " has no policy yet"};
+  }
+  const uint64_t seed = input.seed ? *input.seed : seeds_.next_u64();
+  Random random(seed);
+
+  Arena& arena = request.arena;
+  InferenceRequest& inference = request.inference;
+  inference.request_id = arena.copy(input.request_id);
+  inference.method = input.method;
+  inference.path = input.path;
+  inference.headers = input.headers;
+  inference.body_bytes = input.body.size;
+  inference.identity = arena.copy(input.identity);
+  inference.received_at = input.received_at;
+  request.body = input.body;
+
+  DecisionRecord& record = request.record;
+  record.request_id = inference.request_id;
+  record.pool = pool_.name;
+  record.identity = inference.identity;
+  record.arrived_at = input.received_at;
+  record.pool_chosen_at = started;
+  record.seed = seed;
+  record.policy_epoch = request.policy->epoch;
+
+  if (Status status = parse(request, input); !status.ok()) return status;
+  if (Status status = rewrite(request, random); !status.ok()) return status;
+  classify(request);
+  request.series = &series_.find(inference.incoming_model, inference.target_model, inference.fairness_id,
+                                 inference.priority);
+  if (Status status = choose(request, random, {}, explain, explanation); !status.ok()) return status;
+  if (!explain) {
+    RequestMetrics& metrics = pool_.metrics;
+    metrics.decision_seconds.observe(to_seconds(record.endpoint_chosen_at - started));
+    metrics.processing_seconds.observe(to_seconds(record.endpoint_chosen_at - record.arrived_at));
+    metrics.moments[0]->observe(to_seconds(record.pool_chosen_at - record.arrived_at));
+    metrics.moments[1]->observe(to_seconds(record.decision_started_at - record.arrived_at));
+    metrics.moments[2]->observe(to_seconds(record.endpoint_chosen_at - record.arrived_at));
+    request.series->total->add();
+    request.series->request_bytes->observe(static_cast<double>(inference.body_bytes));
+    if (request.series->running != nullptr) request.series->running->add(1);
+    request.decided = true;
+    request.log_handle = pool_.log.begin(options_.loop, record, {});
+  }
+  return {};
+}
+
+Status Director::parse(Request& request, const RequestInput& input) {
+  if (input.body.size == 0 && has_no_body_by_method(input.method)) return {};
+  const protocol::RequestParser* parser = request.policy->parsers->find(input.path);
+  if (parser == nullptr) {
+    return Error{ErrorCode::kBadRequest,
+                 "no parser registered matching path suffix for: " + std::string(input.path)};
+  }
+  Result<protocol::ParsedBody> parsed = parser->parse(input.path, input.headers, input.body, request.arena);
+  if (!parsed.ok()) return std::move(parsed).error();
+  request.parsed = *parsed;
+
+  InferenceRequest& inference = request.inference;
+  inference.api = parsed->api;
+  inference.incoming_model = request.arena.copy(parsed->model);
+  inference.target_model = inference.incoming_model;
+  inference.cache_salt = parsed->cache_salt;
+  inference.streaming = parsed->streaming;
+  inference.max_output_tokens = parsed->max_output_tokens;
+  request.restore_model = parser->can_rewrite_model();
+  request.record.incoming_model = inference.incoming_model;
+  return {};
+}
+
+Status Director::rewrite(Request& request, Random& random) {
+  InferenceRequest& inference = request.inference;
+  const bool can_rewrite = request.restore_model;
+  request.restore_model = false;
+  const auto header =
+      aliased_header(inference.headers, "x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite");
+  std::string_view target = inference.incoming_model;
+  if (header && !header->empty()) target = request.arena.copy(*header);
+  if (!can_rewrite) {
+    inference.target_model = target;
+    request.record.target_model = target;
+    return {};
+  }
+  const std::shared_ptr<const PoolRules>& rules = rules_.current();
+  if (rules != nullptr && !rules->rewrites.empty()) {
+    if (const RewriteTable::Rule* rule = rules->rewrites.find(inference.incoming_model)) {
+      target = request.arena.copy(rule->choose(random));
+      pool_.metrics.rewrites
+          .with({rule->object_name, pool_.metrics.models.admit(inference.incoming_model), target})
+          .add();
+    }
+  }
+  if (target.empty()) return Error{ErrorCode::kBadRequest, "model not found in request body"};
+  inference.target_model = target;
+  request.record.target_model = target;
+  if (target == request.parsed.model) return {};
+
+  const std::string_view literal = quoted_in_arena(target, request.arena);
+  const std::span<const protocol::Splice> found = request.parsed.model_literals;
+  if (!found.empty()) {
+    std::span<BodyEdit> edits = request.arena.make_filled<BodyEdit>(found.size());
+    for (size_t i = 0; i < found.size(); ++i) edits[i] = {found[i].offset, found[i].length, literal};
+    request.edits = edits;
+  } else {
+    // No string to replace: the name goes in as the object's last key, so that it also wins over a model
+    // that was there and was not a string. A body that parsed ends with its closing brace.
+    const size_t brace = request.body.view().rfind('}');
+    if (brace == std::string_view::npos) {
+      return Error{ErrorCode::kInternal, "Error marshalling request body"};
+    }
+    std::string insert = ",\"model\":";
+    insert += literal;
+    std::span<BodyEdit> edits = request.arena.make_filled<BodyEdit>(1);
+    edits[0] = {brace, 0, request.arena.copy(insert)};
+    request.edits = edits;
+  }
+  request.restore_model = !inference.incoming_model.empty();
+  return {};
+}
+
+void Director::classify(Request& request) {
+  InferenceRequest& inference = request.inference;
+  if (const auto objective =
+          aliased_header(inference.headers, "x-llm-d-inference-objective", "x-gateway-inference-objective")) {
+    inference.objective = request.arena.copy(*objective);
+    const std::shared_ptr<const PoolRules>& rules = rules_.current();
+    if (rules != nullptr) inference.priority = rules->priority_of(inference.objective);
+  }
+  const auto fairness =
+      aliased_header(inference.headers, "x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id");
+  if (fairness && !fairness->empty()) {
+    inference.fairness_id = request.arena.copy(*fairness);
+  } else if (!inference.identity.empty()) {
+    inference.fairness_id = inference.identity;
+  } else {
+    inference.fairness_id = "default-flow";
+  }
+  request.record.fairness_id = inference.fairness_id;
+  request.record.priority = inference.priority;
+}
+
+Status Director::choose(Request& request, Random& random, std::span<const EndpointSlot> excluded,
+                        bool explain, std::string* explanation) {
+  const Policy& policy = *request.policy;
+  InferenceRequest& inference = request.inference;
+  DecisionRecord& record = request.record;
+  Arena& arena = request.arena;
+  const TimePoint now = clock_.now();
+  record.decision_started_at = now;
+
+  const Picture& picture = pictures_->refresh(now);
+  const PoolSnapshot& pool = *picture.pool;
+  const SignalView& signals = *picture.signals;
+  record.membership_epoch = pool.epoch;
+  record.signal_epoch = signals.epoch;
+
+  // Whoever is draining gets no new work; whoever failed lately is avoided while somebody else is there.
+  std::span<Candidate> candidates = arena.make_span<Candidate>(pool.endpoints.size());
+  size_t count = 0;
+  size_t avoided = 0;
+  const int64_t now_ns = now.time_since_epoch().count();
+  for (const bool take_ejected : {false, true}) {
+    for (Candidate c = 0; c < pool.endpoints.size(); ++c) {
+      const Endpoint& endpoint = *pool.endpoints[c];
+      if (endpoint.draining) continue;
+      if (!excluded.empty() && std::find(excluded.begin(), excluded.end(), endpoint.slot) != excluded.end()) {
+        continue;
+      }
+      if (!take_ejected && endpoint.live->ejected_until_ns.load(std::memory_order_relaxed) > now_ns) {
+        ++avoided;
+        continue;
+      }
+      candidates[count++] = c;
+    }
+    if (count != 0 || avoided == 0) break;
+  }
+  candidates = candidates.first(count);
+
+  if (!request.parsed.replica_state_id.empty() && pool.endpoints.size() > 1) {
+    return Error{ErrorCode::kNotImplemented,
+                 "the request continues state that only the replica which made it has (" +
+                     std::string(request.parsed.replica_state_id) +
+                     "); send the whole input instead of previous_response_id or conversation"};
+  }
+
+  AttributeTable attributes(arena, policy.attribute_slots, pool.endpoints.size());
+  SchedulingContext ctx{inference, pool, signals, attributes, arena, random, now, candidates, explain};
+  const auto produce = [&](DataProducer::Stage stage) {
+    for (const DataProducer* producer : policy.producers) {
+      if (producer->stage() != stage) continue;
+      if (Status status = producer->produce(ctx); !status.ok()) {
+        record.fallback = FallbackState::kProducerFailed;
+        telemetry::log_debug("failed to prepare per request data",
+                             {{"x-request-id", inference.request_id},
+                              {"plugin", std::string_view(producer->name())},
+                              {"error", status.error().message}});
+      }
+    }
+  };
+  if (inference.prompts.empty()) inference.prompts = request.parsed.prompts;
+  produce(DataProducer::Stage::kRequest);
+  record.prompt_tokens = inference.prompt_tokens();
+
+  if (candidates.empty()) {
+    record.fallback = FallbackState::kNoEndpoint;
+    note_fallback(record.fallback);
+    return Error{ErrorCode::kServiceUnavailable, "failed to find endpoint candidates for serving the request",
+                 "rejected-no-endpoints"};
+  }
+  if (inference.priority < 0 && policy.saturation != nullptr &&
+      policy.saturation->saturation(pool, signals, candidates, now) >= 1.0) {
+    return Error{ErrorCode::kResourceExhausted, "system saturated, sheddable request dropped",
+                 "rejected-saturated"};
+  }
+
+  produce(DataProducer::Stage::kEndpoints);
+
+  const TimePoint schedule_started = clock_.now();
+  Result<SchedulingResult> scheduled = policy.scheduler->run(ctx, record);
+  const TimePoint schedule_ended = clock_.now();
+  if (!explain) pool_.metrics.scheduler_seconds.observe(to_seconds(schedule_ended - schedule_started));
+  if (!scheduled.ok()) {
+    if (!explain) {
+      pool_.metrics.attempts.with({"failure", pool_.metrics.models.admit(inference.target_model), "", "", ""})
+          .add();
+    }
+    return std::move(scheduled).error();
+  }
+  if (scheduled->primary == nullptr || scheduled->primary->targets.empty()) {
+    return Error{ErrorCode::kInternal, "results must be greater than zero"};
+  }
+  const Candidate winner = scheduled->primary->targets[0];
+  fill_record(request, ctx, *scheduled, winner);
+  record.endpoint_chosen_at = schedule_ended;
+
+  if (prefers_cached_only(inference.headers)) {
+    const auto matches = attributes.column<PrefixMatch>(policy.prefix_match_slot);
+    if (matches.empty() || matches[winner].match_blocks == 0) {
+      return Error{ErrorCode::kPreconditionFailed, "no decode worker has the requested KV cache"};
+    }
+  }
+  if (explain) {
+    if (explanation != nullptr) {
+      for (const ProfileResult* result : scheduled->profiles) {
+        for (const scheduling::Profile& profile : policy.scheduler->profiles()) {
+          if (profile.name != result->profile_name) continue;
+          for (const Candidate c : result->scored) {
+            for (const auto& weighted : profile.scorers) {
+              std::string text;
+              weighted.scorer->explain(ctx, c, text);
+              if (!explanation->empty()) *explanation += ',';
+              *explanation += "{\"profile\":" + json_quote(profile.name) +
+                              ",\"endpoint\":" + json_quote(pool.endpoints[c]->id) +
+                              ",\"scorer\":" + json_quote(weighted.scorer->name()) +
+                              ",\"text\":" + json_quote(text) + "}";
+            }
+          }
+        }
+      }
+    }
+    return {};
+  }
+  series_.attempt(inference.target_model, *pool.endpoints[winner]).add();
+  note_fallback(record.fallback);
+  return reserve_and_tell(request, ctx, *scheduled, winner);
+}
+
+Status Director::reserve_and_tell(Request& request, SchedulingContext& ctx, const SchedulingResult& result,
+                                  Candidate winner) {
+  const Policy& policy = *request.policy;
+  request.endpoint = ctx.pool.endpoints[winner];
+  uint64_t tokens = 0;
+  if (policy.load_estimator != nullptr) {
+    tokens = policy.load_estimator->reserve_tokens(ctx, winner);
+    request.tokens_until_first_byte = policy.load_estimator->release_tokens_at_first_byte();
+  }
+  request.load = LoadGuard(request.endpoint, tokens);
+
+  std::string failures;
+  size_t failed = 0;
+  std::optional<Error> single;
+  for (const PreRequest* plugin : policy.pre_request) {
+    Status status = plugin->pre_request(ctx, result);
+    if (status.ok()) continue;
+    ++failed;
+    if (!failures.empty()) failures += '\n';
+    failures += "PreRequest \"" + plugin->typed_name() + "\" failed: " + status.error().message;
+    single = std::move(status).error();
+  }
+  if (failed == 0) return {};
+  request.load.release();
+  if (failed == 1) return *single;
+  return Error{ErrorCode::kInternal, std::move(failures)};
+}
+
+void Director::fill_record(Request& request, const SchedulingContext& ctx, const SchedulingResult& result,
+                           Candidate winner) {
+  DecisionRecord& record = request.record;
+  Arena& arena = request.arena;
+  const Endpoint& endpoint = *ctx.pool.endpoints[winner];
+  record.primary_profile = result.primary->profile_name;
+  record.winner = arena.copy(endpoint.id);
+
+  const std::span<const Candidate> targets = result.primary->targets;
+  if (targets.size() == 1) {
+    record.winner_host_port = arena.copy(endpoint.host_port);
+    request.destination = record.winner_host_port;
+  } else {
+    std::string joined;
+    for (const Candidate target : targets) {
+      if (!joined.empty()) joined += ',';
+      joined += ctx.pool.endpoints[target]->host_port;
+    }
+    request.destination = arena.copy(joined);
+    record.winner_host_port = request.destination.substr(0, endpoint.host_port.size());
+  }
+
+  Duration oldest{0};
+  for (const Signal signal : kRequiredSignals) {
+    const SignalValue value = ctx.signals.at(signal, winner);
+    if (value.observed_at != kNever) oldest = std::max(oldest, ctx.now - value.observed_at);
+  }
+  record.oldest_signal_age = oldest;
+
+  const auto matches = ctx.attributes.column<PrefixMatch>(request.policy->prefix_match_slot);
+  if (!matches.empty()) {
+    record.prefix_blocks_matched = matches[winner].cached_blocks;
+    record.prefix_blocks_total = matches[winner].total_blocks;
+  }
+
+  if (record.fallback == FallbackState::kNone && !request.policy->sources.empty()) {
+    const bool any_fresh = std::any_of(ctx.candidates.begin(), ctx.candidates.end(), [&](Candidate c) {
+      return std::any_of(kRequiredSignals.begin(), kRequiredSignals.end(), [&](Signal signal) {
+        return ctx.signals.at(signal, c).state == SignalState::kFresh;
+      });
+    });
+    if (!any_fresh) record.fallback = FallbackState::kNoFreshSignals;
+  }
+}
+
+void Director::note_fallback(FallbackState state) {
+  if (state != FallbackState::kNone) {
+    pool_.metrics.fallbacks.with({pool_.name, fallback_state_name(state)}).add();
+  }
+  if (pool_.fallback.load(std::memory_order_relaxed) == state) return;
+  const FallbackState before = pool_.fallback.exchange(state, std::memory_order_relaxed);
+  if (before == state) return;
+  if (state == FallbackState::kNone) {
+    telemetry::log_info("decisions are complete again",
+                        {{"pool", std::string_view(pool_.name)}, {"was", fallback_state_name(before)}});
+  } else {
+    telemetry::log_warn("decisions are made in a fallback state",
+                        {{"pool", std::string_view(pool_.name)}, {"state", fallback_state_name(state)}});
+  }
+}
+
+Status Director::decide_again(Request& request, std::span<const EndpointSlot> excluded) {
+  assert(request.policy != nullptr);
+  request.load.release();
+  request.endpoint.reset();
+  request.destination = {};
+  request.record.fallback = FallbackState::kNone;
+  request.record.winner = {};
+  request.record.winner_host_port = {};
+  Random random(request.record.seed + excluded.size());
+  Status status = choose(request, random, excluded, false, nullptr);
+  if (!status.ok()) {
+    request.load.release();
+    request.endpoint.reset();
+  }
+  // The log keeps the newest decision of the request.
+  request.log_handle = pool_.log.begin(options_.loop, request.record,
+                                       status.ok() ? std::string_view() : status.error().message);
+  return status;
+}
+
+std::string Director::explain(Request& request, const RequestInput& input) {
+  std::string explanations;
+  const Status status = decide_steps(request, input, true, &explanations);
+  std::string out;
+  append_record_json(out, request.record, status.ok() ? std::string_view() : status.error().message,
+                     std::nullopt, true);
+  out.pop_back();
+  out += ",\"explanations\":[" + explanations + "],\"signals\":[";
+  const TimePoint now = clock_.now();
+  const Picture& picture = pictures_->refresh(now);
+  bool first = true;
+  for (Candidate c = 0; c < picture.pool->endpoints.size(); ++c) {
+    for (size_t i = 0; i < kSignalCount; ++i) {
+      const auto signal = static_cast<Signal>(i);
+      const SignalValue value = picture.signals->at(signal, c);
+      if (!first) out += ',';
+      first = false;
+      out += "{\"endpoint\":" + json_quote(picture.pool->endpoints[c]->id) +
+             ",\"signal\":" + json_quote(signal_name(signal)) + ",\"value\":";
+      if (value.observed_at == kNever) {
+        out += "null";
+      } else {
+        fmt::format_to(std::back_inserter(out), "{:.6g}", value.value);
+      }
+      out += ",\"unit\":" + json_quote(signal_unit(signal)) +
+             ",\"state\":" + json_quote(signal_state_name(value.state));
+      if (value.observed_at != kNever) {
+        fmt::format_to(std::back_inserter(out), ",\"age_ms\":{:.3f}", to_millis(now - value.observed_at));
+      }
+      out += '}';
+    }
+  }
+  out += "]}";
+  return out;
+}
+
+}  // namespace penstock::director

@@ -1,0 +1,163 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "base/result.h"
+#include "director/decision_log.h"
+#include "director/load_guard.h"
+#include "director/policy.h"
+#include "director/published.h"
+#include "director/request_metrics.h"
+#include "director/rewrites.h"
+#include "inference/decision.h"
+#include "inference/plugin.h"
+#include "inference/request.h"
+#include "protocol/parser.h"
+
+namespace penstock::director {
+
+// What a loop knows of a pool at the moment: rows of `signals` belong to `endpoints` by number.
+struct Picture {
+  std::shared_ptr<const PoolSnapshot> pool;
+  const SignalView* signals = nullptr;
+};
+
+// Where one loop gets a pool's picture from. refresh() must not block; its result is valid until the next
+// call. Not thread-safe.
+class PictureSource {
+ public:
+  virtual ~PictureSource() = default;
+  virtual const Picture& refresh(TimePoint now) = 0;
+};
+
+// One pool as all loops share it. Made by the command that serves it; must outlive every Director. The
+// policy must be published before the first request.
+struct Pool {
+  Pool(std::string pool_name, std::string pool_namespace, RequestMetrics& request_metrics,
+       const DecisionLog::Options& log_options)
+      : name(std::move(pool_name)),
+        ns(std::move(pool_namespace)),
+        metrics(request_metrics),
+        log(log_options) {}
+
+  const std::string name;
+  const std::string ns;
+  RequestMetrics& metrics;
+  Published<Policy> policy;
+  Published<PoolRules> rules;
+  DecisionLog log;
+  // The fallback state of the latest decision: a log line is written when it changes.
+  std::atomic<FallbackState> fallback{FallbackState::kNone};
+};
+
+// A stretch of the body and what is sent in its place.
+struct BodyEdit {
+  size_t offset = 0;
+  size_t length = 0;
+  std::string_view replacement;
+};
+
+// What the front door hands over. Views must stay valid during the call; of the body and the headers until
+// the request is not decided again.
+struct RequestInput {
+  std::string_view request_id;
+  std::string_view method;
+  std::string_view path;  // without the query
+  std::span<const HeaderField> headers;
+  protocol::PaddedBody body;
+  std::string_view identity;
+  TimePoint received_at = kNever;
+  // Replay: the seed to use instead of a fresh one.
+  std::optional<uint64_t> seed;
+};
+
+// One request on its way through the director: everything it knows, in one arena. Reused: reset() starts
+// the next. Lives on one loop.
+class Request {
+ public:
+  Request() = default;
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  void reset();
+
+  Arena arena;
+  InferenceRequest inference;
+  DecisionRecord record;
+  protocol::ParsedBody parsed;
+  protocol::PaddedBody body;
+  std::shared_ptr<const Policy> policy;      // the epoch the request began with
+  std::shared_ptr<const Endpoint> endpoint;  // where it goes; nullptr: not decided
+  LoadGuard load;
+  std::string_view destination;          // "host:port[,host:port…]", best first
+  std::span<const BodyEdit> edits;       // ascending; empty: the body goes out as it came
+  bool tokens_until_first_byte = false;  // release the guard's tokens when the answer begins
+  bool restore_model = false;            // the answer names the target model; the client knows another name
+  const RequestSeries* series = nullptr;
+  DecisionLog::Handle log_handle;
+  bool decided = false;  // an endpoint was chosen once: request_total is counted
+};
+
+// Decides for the requests of one pool on one loop. Everything runs in the caller's turn: nothing waits.
+// Steps and their order (epp-request-path §5): parse, rewrite, objective and priority, produce A, admit,
+// candidates, produce B, schedule, reserve, pre-request, record. Not thread-safe.
+class Director {
+ public:
+  struct Options {
+    size_t loop = 0;    // index of the loop, for the decision log's shard
+    uint64_t seed = 1;  // of the stream that request seeds are drawn from
+  };
+  Director(Pool& pool, std::unique_ptr<PictureSource> pictures, const Clock& clock, const Options& options);
+
+  // Parses and decides. On success request.endpoint, destination, edits and load are set, and the decision
+  // is in the log; on failure the load is not held. Errors are those of the reference's table (§6).
+  Status decide(Request& request, const RequestInput& input);
+
+  // Chooses again for a request whose endpoint failed, leaving out `excluded`. Parsing and rewriting are
+  // not repeated; the reservation moves. Errors: as decide(); kServiceUnavailable when nobody is left.
+  Status decide_again(Request& request, std::span<const EndpointSlot> excluded);
+
+  // Decides like decide(), with everything recorded, but reserves nothing, tells no plugin and logs
+  // nothing. JSON: the record of append_record_json() with every candidate, plus "explanations":
+  // [{"profile","endpoint","scorer","text"}] and "signals": [{"endpoint","signal","value","unit",
+  // "state","age_ms"}].
+  std::string explain(Request& request, const RequestInput& input);
+
+  Pool& pool() { return pool_; }
+  const Clock& clock() const { return clock_; }
+  // The members of the pool as of now.
+  const Picture& picture() { return pictures_->refresh(clock_.now()); }
+
+ private:
+  Status decide_steps(Request& request, const RequestInput& input, bool explain, std::string* explanation);
+  Status parse(Request& request, const RequestInput& input);
+  Status rewrite(Request& request, Random& random);
+  void classify(Request& request);
+  Status choose(Request& request, Random& random, std::span<const EndpointSlot> excluded, bool explain,
+                std::string* explanation);
+  Status reserve_and_tell(Request& request, SchedulingContext& ctx, const SchedulingResult& result,
+                          Candidate winner);
+  void fill_record(Request& request, const SchedulingContext& ctx, const SchedulingResult& result,
+                   Candidate winner);
+  void note_fallback(FallbackState state);
+
+  Pool& pool_;
+  std::unique_ptr<PictureSource> pictures_;
+  const Clock& clock_;
+  Options options_;
+  Random seeds_;
+  PublishedReader<Policy> policy_;
+  PublishedReader<PoolRules> rules_;
+  SeriesCache series_;
+};
+
+}  // namespace penstock::director

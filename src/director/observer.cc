@@ -1,0 +1,142 @@
+#include "director/observer.h"
+
+#include <array>
+#include <charconv>
+
+#include "protocol/errors.h"
+
+namespace penstock::director {
+
+void Observer::start(Pool& pool, Request& request, AccessLog* access_log, size_t loop) {
+  pool_ = &pool;
+  request_ = &request;
+  access_log_ = access_log;
+  loop_ = loop;
+  reader_.reset();
+  status_ = 0;
+  bytes_out_ = 0;
+  first_byte_at_ = kNever;
+  last_piece_at_ = kNever;
+  ended_ = false;
+}
+
+void Observer::head(int status, std::string_view content_type, std::string_view content_encoding,
+                    TimePoint now) {
+  status_ = status;
+  first_byte_at_ = now;
+  Request& request = *request_;
+  if (request.tokens_until_first_byte) request.load.release_tokens();
+  pool_->metrics.moments[3]->observe(to_seconds(now - request.record.arrived_at));
+  if (request.parsed.skip_response) return;
+  protocol::ResponseReader::Options options;
+  options.api = request.inference.api;
+  if (request.restore_model) {
+    options.served_model = request.inference.target_model;
+    options.client_model = request.inference.incoming_model;
+  }
+  reader_.emplace(options);
+  reader_->begin(status, content_type, content_encoding);
+}
+
+void Observer::piece(std::string_view piece, TimePoint now, std::vector<std::string_view>& out) {
+  bytes_out_ += piece.size();
+  if (reader_) {
+    reader_->feed(piece, out);
+    if (reader_->is_event_stream()) {
+      if (last_piece_at_ != kNever && request_->series != nullptr) {
+        request_->series->itl->observe(to_seconds(now - last_piece_at_));
+      }
+      last_piece_at_ = now;
+    }
+  } else {
+    out.push_back(piece);
+  }
+}
+
+void Observer::body_end(std::vector<std::string_view>& out) {
+  if (reader_) reader_->finish(out);
+}
+
+void Observer::end(const End& end, TimePoint now) {
+  if (ended_) return;
+  ended_ = true;
+  Request& request = *request_;
+  request.load.release();
+
+  Outcome outcome;
+  outcome.status = end.status;
+  outcome.reason = end.reason;
+  outcome.attempts = end.attempts;
+  outcome.first_token_at = first_byte_at_;
+  outcome.ended_at = now;
+  if (reader_ && reader_->usage() != nullptr) {
+    const protocol::Usage& usage = *reader_->usage();
+    outcome.prompt_tokens = usage.prompt_tokens;
+    outcome.output_tokens = usage.completion_tokens;
+    outcome.cached_tokens = usage.cached_tokens.value_or(0);
+  }
+  count(end, now);
+  pool_->log.finish(request.log_handle, outcome);
+  if (access_log_ != nullptr) {
+    AccessLog::Line line;
+    line.request_id = request.inference.request_id;
+    line.identity = request.inference.identity;
+    line.method = request.inference.method;
+    line.path = request.inference.path;
+    line.model = request.inference.incoming_model;
+    line.target_model = request.inference.target_model;
+    line.pool = pool_->name;
+    line.endpoint = request.record.winner;
+    line.fallback = fallback_state_name(request.record.fallback);
+    line.arrived_at = request.record.arrived_at;
+    line.bytes_out = bytes_out_;
+    line.outcome = &outcome;
+    access_log_->append(loop_, end.wall, line);
+  }
+  reader_.reset();
+}
+
+void Observer::count(const End& end, TimePoint now) {
+  const Request& request = *request_;
+  const RequestSeries* series = request.series;
+  if (end.error != nullptr || status_ >= 400) {
+    std::array<char, 8> digits{};
+    std::string_view code;
+    if (end.error != nullptr) {
+      code = protocol::error_status(end.error->code).name;
+    } else {
+      const auto written = std::to_chars(digits.data(), digits.data() + digits.size(), status_);
+      code = {digits.data(), static_cast<size_t>(written.ptr - digits.data())};
+    }
+    if (series != nullptr) {
+      pool_->metrics.errors.with({series->model, series->target, series->fairness_id, series->priority, code})
+          .add();
+    } else {
+      pool_->metrics.errors
+          .with({pool_->metrics.models.admit(request.inference.incoming_model), "", "", "0", code})
+          .add();
+    }
+  }
+  if (series == nullptr || !request.decided) return;
+  if (series->running != nullptr) series->running->add(-1);
+  if (end.error != nullptr || end.reason != "ok") return;
+
+  const double total = to_seconds(now - request.record.arrived_at);
+  if (total > 0) series->duration->observe(total);
+  series->response_bytes->observe(static_cast<double>(bytes_out_));
+  const bool streaming = reader_ && reader_->is_event_stream();
+  const double ttft = to_seconds(first_byte_at_ - request.record.arrived_at);
+  if (first_byte_at_ != kNever) (streaming ? series->ttft_streaming : series->ttft_unary)->observe(ttft);
+  if (!reader_ || reader_->usage() == nullptr) return;
+  const protocol::Usage& usage = *reader_->usage();
+  if (usage.prompt_tokens > 0) series->input_tokens->observe(static_cast<double>(usage.prompt_tokens));
+  if (usage.cached_tokens) series->cached_tokens->observe(static_cast<double>(*usage.cached_tokens));
+  if (usage.completion_tokens > 0) {
+    const auto tokens = static_cast<double>(usage.completion_tokens);
+    series->output_tokens->observe(tokens);
+    series->ntpot->observe(total / tokens);
+    if (streaming && usage.completion_tokens > 1) series->tpot->observe((total - ttft) / (tokens - 1));
+  }
+}
+
+}  // namespace penstock::director

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "director/access_log.h"
+#include "director/director.h"
+#include "protocol/response_reader.h"
+
+namespace penstock::director {
+
+// The answer's side of one request: reads it as it passes, restores model names, and when the request is
+// over records everything once: metrics, decision log, access log, reservation. Reused like the Request it
+// belongs to; same loop.
+class Observer {
+ public:
+  // Before the decision. `access_log` may be nullptr: no line.
+  void start(Pool& pool, Request& request, AccessLog* access_log, size_t loop);
+
+  // The head of the answer that goes to the client. Failed attempts are not shown to the observer.
+  void head(int status, std::string_view content_type, std::string_view content_encoding, TimePoint now);
+  // True when bytes may be changed or held back: the answer then has no content-length of its own.
+  bool rewrites() const { return reader_ && reader_->rewrites(); }
+  bool is_event_stream() const { return reader_ && reader_->is_event_stream(); }
+
+  // The next piece of the body, and what to send of it: views into `piece` or into the reader, valid until
+  // the next call.
+  void piece(std::string_view piece, TimePoint now, std::vector<std::string_view>& out);
+  // The body is complete: what was held back.
+  void body_end(std::vector<std::string_view>& out);
+
+  struct End {
+    int status = 0;                // sent to the client, 0: none
+    std::string_view reason;       // a literal
+    const Error* error = nullptr;  // the gateway's own failure, nullptr: none
+    uint32_t attempts = 0;
+    WallTime wall;
+  };
+  // The request is over; the second call does nothing. Releases the reservation and counts everything.
+  void end(const End& end, TimePoint now);
+
+  uint64_t bytes_out() const { return bytes_out_; }
+
+ private:
+  void count(const End& end, TimePoint now);
+
+  Pool* pool_ = nullptr;
+  Request* request_ = nullptr;
+  AccessLog* access_log_ = nullptr;
+  size_t loop_ = 0;
+  std::optional<protocol::ResponseReader> reader_;
+  int status_ = 0;
+  uint64_t bytes_out_ = 0;
+  TimePoint first_byte_at_ = kNever;
+  TimePoint last_piece_at_ = kNever;
+  bool ended_ = true;
+};
+
+}  // namespace penstock::director
