@@ -67,7 +67,8 @@ const Node* Binder::take(std::string_view name) {
 bool Binder::present(std::string_view name) const {
   if (node_ == nullptr) return false;
   return std::any_of(node_->members.begin(), node_->members.end(), [&](const auto& member) {
-    return match_ == Case::kInsensitive ? ascii_iequals(member.first, name) : member.first == name;
+    const bool same = match_ == Case::kInsensitive ? ascii_iequals(member.first, name) : member.first == name;
+    return same && !member.second.is_null();
   });
 }
 

@@ -60,7 +60,7 @@ class Binder {
   // A nested value taken as it is: nullptr when absent. For nested objects, call decode_params on it.
   void node(std::string_view name, const Node*& out, std::string_view doc);
 
-  // True when the document had this field (false while describing).
+  // True when the document had this field with a value other than null (false while describing).
   bool present(std::string_view name) const;
   // Adds an error about a field: "<path>.<name>: <message> (line N)".
   void fail(std::string_view name, std::string_view message);

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "config/node.h"
+#include "config/params.h"
+
+// Small helpers for the documents of this room: errors of many objects are collected and told at once.
+namespace penstock::config {
+
+class Errors {
+ public:
+  void add(std::string message) { messages_.push_back(std::move(message)); }
+  void add(const Status& status) {
+    if (!status.ok()) messages_.push_back(status.error().message);
+  }
+  void add(const std::string& path, std::string_view message, int line) {
+    messages_.push_back(line > 0 ? fmt::format("{}: {} (line {})", path, message, line)
+                                 : fmt::format("{}: {}", path, message));
+  }
+  bool empty() const { return messages_.empty(); }
+  size_t size() const { return messages_.size(); }
+  // All messages joined by "; ". REQUIRES: !empty().
+  Error joined() const {
+    std::string all;
+    for (const std::string& message : messages_) {
+      if (!all.empty()) all.append("; ");
+      all.append(message);
+    }
+    return invalid_config(std::move(all));
+  }
+
+ private:
+  std::vector<std::string> messages_;
+};
+
+// Calls each(item, "<path>[i]") for the items of a list; null and absent are empty lists.
+template <typename Each>
+void for_each_item(const Node* list, const std::string& path, Errors& errors, Each&& each) {
+  if (list == nullptr || list->is_null()) return;
+  if (!list->is_list()) {
+    errors.add(path, fmt::format("expected list, got {}", Node::kind_name(list->kind)), list->line);
+    return;
+  }
+  for (size_t i = 0; i < list->items.size(); ++i) {
+    each(list->items[i], fmt::format("{}[{}]", path, i));
+  }
+}
+
+// Decodes one object with case-sensitive names, as Kubernetes objects have them.
+template <typename Bind>
+void decode_object(const Node* node, const std::string& path, Errors& errors, Bind&& bind) {
+  errors.add(decode_params(node, path, std::forward<Bind>(bind), Binder::Case::kSensitive));
+}
+
+// "<a>.<b>", or "<b>" where a is empty.
+inline std::string join_path(std::string_view a, std::string_view b) {
+  return a.empty() ? std::string(b) : fmt::format("{}.{}", a, b);
+}
+
+}  // namespace penstock::config

@@ -1,0 +1,510 @@
+#include "config/endpoint_picker_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/strings.h"
+#include "base/units.h"
+#include "config/decode.h"
+
+namespace penstock::config {
+
+namespace {
+
+constexpr std::string_view kKind = "EndpointPickerConfig";
+constexpr std::string_view kApiVersion = "llm-d.ai/v1alpha1";
+constexpr std::string_view kDeprecatedApiVersion = "inference.networking.x-k8s.io/v1alpha1";
+
+constexpr std::string_view kDefaultConfig = R"(apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: metrics-data-source
+- type: core-metrics-extractor
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: queue-scorer
+    weight: 2
+  - pluginRef: kv-cache-utilization-scorer
+    weight: 2
+  - pluginRef: prefix-cache-scorer
+    weight: 3
+dataLayer:
+  sources:
+  - pluginRef: metrics-data-source
+    extractors:
+    - pluginRef: core-metrics-extractor
+)";
+
+// Children of an object that are decoded on their own after its own fields.
+struct TopNodes {
+  std::string api_version;
+  std::string kind;
+  const Node* plugins = nullptr;
+  const Node* profiles = nullptr;
+  const Node* data_layer = nullptr;
+  const Node* flow_control = nullptr;
+  const Node* request_handler = nullptr;
+  const Node* saturation_detector = nullptr;
+  const Node* parser = nullptr;
+};
+
+void bind_top(Binder& b, EndpointPickerConfig& config, TopNodes& nodes) {
+  b.field("apiVersion", nodes.api_version, "", "llm-d.ai/v1alpha1; may be absent.");
+  b.field("kind", nodes.kind, "", "EndpointPickerConfig; may be absent.");
+  b.field("featureGates", config.feature_gates, "", "Entries \"name\" or \"name=<bool>\".");
+  b.node("plugins", nodes.plugins, "The plugin instances to create.");
+  b.node("schedulingProfiles", nodes.profiles, "Default: one profile with every filter, scorer and picker.");
+  b.node("dataLayer", nodes.data_layer, "Where endpoint data comes from.");
+  b.node("flowControl", nodes.flow_control,
+         "Queueing; counts only with the feature gate flowControl, except saturationDetector.");
+  b.node("requestHandler", nodes.request_handler, "How requests are read.");
+  b.node("saturationDetector", nodes.saturation_detector, "Deprecated: use flowControl.saturationDetector.");
+  b.node("parser", nodes.parser, "Deprecated: use requestHandler.parsers.");
+}
+
+void bind_plugin(Binder& b, PluginSpec& plugin, const Node*& parameters) {
+  b.field("name", plugin.name, "", "Name of the instance; default: the type.");
+  b.field("type", plugin.type, "", "Plugin type, see the plugin reference.");
+  b.node("parameters", parameters, "Parameters of the type.");
+}
+
+void bind_ref(Binder& b, std::string& plugin_ref) {
+  b.field("pluginRef", plugin_ref, "", "Name of a plugin instance.");
+}
+
+void bind_profile(Binder& b, SchedulingProfile& profile, const Node*& plugins) {
+  b.field("name", profile.name, "", "Unique name of the profile.");
+  b.node("plugins", plugins, "Filters, scorers and the picker, in order.");
+}
+
+void bind_scheduled(Binder& b, ScheduledPlugin& plugin) {
+  b.field("pluginRef", plugin.plugin_ref, "", "Name of a plugin instance.");
+  b.field("weight", plugin.weight, "", "Weight of a scorer; default 1.");
+}
+
+struct DataLayerNodes {
+  const Node* sources = nullptr;
+  const Node* discovery = nullptr;
+  const Node* peer_discovery = nullptr;
+};
+
+void bind_data_layer(Binder& b, DataLayerConfig& layer, DataLayerNodes& nodes) {
+  b.field("injectDefaults", layer.inject_defaults, "",
+          "Whether metrics-data-source with core-metrics-extractor is added; default true.");
+  b.node("sources", nodes.sources, "Data sources and their extractors.");
+  b.node("discovery", nodes.discovery, "Plugin that finds the endpoints without Kubernetes.");
+  b.node("peerDiscovery", nodes.peer_discovery, "Plugin that finds other replicas.");
+  b.field("crossReplicaSyncerPluginRef", layer.cross_replica_syncer, "",
+          "Plugin that shares state between replicas.");
+  Duration interval{};
+  b.field("crossReplicaSyncInterval", interval, "", "How often shared state is published; default 200ms.");
+  if (b.present("crossReplicaSyncInterval")) layer.cross_replica_sync_interval = interval;
+}
+
+void bind_source(Binder& b, DataSource& source, const Node*& extractors) {
+  b.field("pluginRef", source.plugin_ref, "", "Name of a data source instance.");
+  b.node("extractors", extractors, "List of {pluginRef}.");
+}
+
+void optional_quantity(Binder& b, std::string_view name, std::optional<int64_t>& out, std::string_view unit,
+                       std::string_view doc) {
+  int64_t value = 0;
+  b.quantity(name, value, unit, doc);
+  if (b.present(name)) out = value;
+}
+
+void optional_duration(Binder& b, std::string_view name, std::optional<Duration>& out, std::string_view doc) {
+  Duration value{};
+  b.field(name, value, "", doc);
+  if (b.present(name)) out = value;
+}
+
+void bind_band(Binder& b, PriorityBandConfig& band) {
+  b.field("priority", band.priority, "", "Higher is more important.");
+  optional_quantity(b, "maxBytes", band.max_bytes, "bytes", "Queued bytes of the band; 0: 1000000000.");
+  optional_quantity(b, "maxRequests", band.max_requests, "requests", "Queued requests of the band; 0: 5000.");
+  b.field("fairnessPolicyRef", band.fairness_policy_ref, "", "Default global-strict-fairness-policy.");
+  b.field("orderingPolicyRef", band.ordering_policy_ref, "", "Default fcfs-ordering-policy.");
+}
+
+struct FlowControlNodes {
+  const Node* default_band = nullptr;
+  const Node* negative_band = nullptr;
+  const Node* bands = nullptr;
+  const Node* detector = nullptr;
+};
+
+void bind_flow_control(Binder& b, FlowControlConfig& flow, FlowControlNodes& nodes) {
+  optional_quantity(b, "maxBytes", flow.max_bytes, "bytes", "Queued bytes of all bands; 0: unlimited.");
+  optional_quantity(b, "maxRequests", flow.max_requests, "requests",
+                    "Queued requests of all bands; 0: unlimited.");
+  optional_duration(b, "defaultRequestTTL", flow.default_request_ttl,
+                    "Longest wait while the pool has endpoints; default 60s, 0s: no limit.");
+  optional_duration(b, "noEndpointRequestTTL", flow.no_endpoint_request_ttl,
+                    "Longest wait while the pool is empty; default: defaultRequestTTL.");
+  b.node("defaultPriorityBand", nodes.default_band, "Template of bands that are not listed.");
+  b.node("defaultNegativePriorityBand", nodes.negative_band, "The same for priorities below 0.");
+  b.node("priorityBands", nodes.bands, "Bands with settings of their own.");
+  b.field("usageLimitPolicyPluginRef", flow.usage_limit_policy_ref, "", "Default static-usage-limit-policy.");
+  b.node("saturationDetector", nodes.detector, "{pluginRef}; default utilization-detector.");
+  b.field("enableEviction", flow.enable_eviction, "", "Evicts requests in flight for more important ones.");
+}
+
+// {pluginRef: x}; absent: nothing.
+std::optional<std::string> decode_ref(const Node* node, const std::string& path, Errors& errors) {
+  if (node == nullptr) return std::nullopt;
+  std::string plugin_ref;
+  decode_object(node, path, errors, [&](Binder& b) { bind_ref(b, plugin_ref); });
+  return plugin_ref;
+}
+
+void decode_plugins(const Node* list, EndpointPickerConfig& config, Errors& errors) {
+  for_each_item(list, "plugins", errors, [&](const Node& item, const std::string& path) {
+    PluginSpec plugin;
+    plugin.line = item.line;
+    const Node* parameters = nullptr;
+    decode_object(&item, path, errors, [&](Binder& b) { bind_plugin(b, plugin, parameters); });
+    if (parameters != nullptr) plugin.parameters = *parameters;
+    config.plugins.push_back(std::move(plugin));
+  });
+}
+
+void decode_profiles(const Node* list, EndpointPickerConfig& config, Errors& errors) {
+  for_each_item(list, "schedulingProfiles", errors, [&](const Node& item, const std::string& path) {
+    SchedulingProfile profile;
+    profile.line = item.line;
+    const Node* plugins = nullptr;
+    decode_object(&item, path, errors, [&](Binder& b) { bind_profile(b, profile, plugins); });
+    for_each_item(plugins, path + ".plugins", errors, [&](const Node& entry, const std::string& entry_path) {
+      ScheduledPlugin plugin;
+      plugin.line = entry.line;
+      decode_object(&entry, entry_path, errors, [&](Binder& b) { bind_scheduled(b, plugin); });
+      profile.plugins.push_back(std::move(plugin));
+    });
+    config.scheduling_profiles.push_back(std::move(profile));
+  });
+}
+
+void decode_data_layer(const Node* node, EndpointPickerConfig& config, Errors& errors) {
+  if (node == nullptr) return;
+  DataLayerConfig layer;
+  DataLayerNodes nodes;
+  decode_object(node, "dataLayer", errors, [&](Binder& b) { bind_data_layer(b, layer, nodes); });
+  for_each_item(nodes.sources, "dataLayer.sources", errors, [&](const Node& item, const std::string& path) {
+    DataSource source;
+    source.line = item.line;
+    const Node* extractors = nullptr;
+    decode_object(&item, path, errors, [&](Binder& b) { bind_source(b, source, extractors); });
+    for_each_item(extractors, path + ".extractors", errors,
+                  [&](const Node& entry, const std::string& entry_path) {
+                    source.extractors.push_back(decode_ref(&entry, entry_path, errors).value_or(""));
+                  });
+    layer.sources.push_back(std::move(source));
+  });
+  layer.discovery = decode_ref(nodes.discovery, "dataLayer.discovery", errors);
+  layer.peer_discovery = decode_ref(nodes.peer_discovery, "dataLayer.peerDiscovery", errors);
+  config.data_layer = std::move(layer);
+}
+
+std::optional<PriorityBandConfig> decode_band(const Node* node, const std::string& path, Errors& errors) {
+  if (node == nullptr) return std::nullopt;
+  PriorityBandConfig band;
+  decode_object(node, path, errors, [&](Binder& b) { bind_band(b, band); });
+  return band;
+}
+
+void decode_flow_control(const Node* node, EndpointPickerConfig& config, Errors& errors) {
+  if (node == nullptr) return;
+  FlowControlConfig flow;
+  FlowControlNodes nodes;
+  decode_object(node, "flowControl", errors, [&](Binder& b) { bind_flow_control(b, flow, nodes); });
+  flow.default_priority_band = decode_band(nodes.default_band, "flowControl.defaultPriorityBand", errors);
+  flow.default_negative_priority_band =
+      decode_band(nodes.negative_band, "flowControl.defaultNegativePriorityBand", errors);
+  for_each_item(nodes.bands, "flowControl.priorityBands", errors,
+                [&](const Node& item, const std::string& path) {
+                  flow.priority_bands.push_back(*decode_band(&item, path, errors));
+                });
+  flow.saturation_detector = decode_ref(nodes.detector, "flowControl.saturationDetector", errors);
+  config.flow_control = std::move(flow);
+}
+
+void decode_request_handler(const Node* node, EndpointPickerConfig& config, Errors& errors) {
+  if (node == nullptr) return;
+  const Node* parsers = nullptr;
+  decode_object(node, "requestHandler", errors, [&](Binder& b) {
+    b.node("parsers", parsers, "Parsers by precedence: list of {pluginRef}.");
+  });
+  config.parsers.emplace();
+  for_each_item(parsers, "requestHandler.parsers", errors, [&](const Node& item, const std::string& path) {
+    config.parsers->push_back(decode_ref(&item, path, errors).value_or(""));
+  });
+}
+
+// Which documents are ours. An absent kind or apiVersion is ours.
+void check_identity(const TopNodes& nodes, DecodedConfig& out, Errors& errors) {
+  if (!nodes.kind.empty() && nodes.kind != kKind) {
+    errors.add(fmt::format("kind: expected \"{}\", got \"{}\"", kKind, nodes.kind));
+  }
+  if (nodes.api_version.empty() || nodes.api_version == kApiVersion) return;
+  if (nodes.api_version == kDeprecatedApiVersion) {
+    out.notices.push_back(fmt::format("DEPRECATION: apiVersion {}/{} is deprecated, replacement={}/{}",
+                                      kDeprecatedApiVersion, kKind, kApiVersion, kKind));
+    return;
+  }
+  errors.add(fmt::format("apiVersion: expected \"{}\", got \"{}\"", kApiVersion, nodes.api_version));
+}
+
+void copy_deprecated(DecodedConfig& out) {
+  EndpointPickerConfig& config = out.config;
+  if (config.saturation_detector) {
+    out.notices.emplace_back(
+        "DEPRECATION: top-level saturationDetector is deprecated, use flowControl.saturationDetector "
+        "instead. "
+        "If both are set, the new field is used.");
+    if (!config.flow_control) config.flow_control.emplace();
+    if (!config.flow_control->saturation_detector) {
+      config.flow_control->saturation_detector = config.saturation_detector;
+    }
+  }
+  if (config.parser) {
+    out.notices.emplace_back(
+        "DEPRECATION: top-level parser is deprecated, use requestHandler.parsers instead. If both are set, "
+        "the new field is used.");
+    if (!config.parsers) config.parsers.emplace();
+    if (config.parsers->empty()) config.parsers->push_back(*config.parser);
+  }
+}
+
+// Go's strconv.ParseBool over a lower-cased text.
+std::optional<bool> parse_go_bool(std::string_view text) {
+  static constexpr std::array<std::string_view, 3> kTrue{"1", "t", "true"};
+  static constexpr std::array<std::string_view, 3> kFalse{"0", "f", "false"};
+  if (std::find(kTrue.begin(), kTrue.end(), text) != kTrue.end()) return true;
+  if (std::find(kFalse.begin(), kFalse.end(), text) != kFalse.end()) return false;
+  return std::nullopt;
+}
+
+std::string braced(const std::vector<std::string>& parts) {
+  return fmt::format("{{{}}}", fmt::join(parts, ", "));
+}
+
+template <typename T, typename Print>
+std::string listed(const std::vector<T>& items, std::string_view separator, Print&& print) {
+  std::vector<std::string> texts;
+  texts.reserve(items.size());
+  for (const T& item : items) texts.push_back(print(item));
+  return fmt::format("[{}]", fmt::join(texts, separator));
+}
+
+std::string ref_text(const std::string& plugin_ref) {
+  return fmt::format("{{PluginRef: {}}}", plugin_ref);
+}
+
+std::string ref_or_nil(const std::optional<std::string>& plugin_ref) {
+  return plugin_ref ? ref_text(*plugin_ref) : "<nil>";
+}
+
+std::string band_text(const PriorityBandConfig& band) {
+  std::vector<std::string> parts{fmt::format("Priority: {}", band.priority)};
+  if (band.max_bytes) parts.push_back(fmt::format("MaxBytes: {}", *band.max_bytes));
+  if (band.max_requests) parts.push_back(fmt::format("MaxRequests: {}", *band.max_requests));
+  if (!band.fairness_policy_ref.empty()) parts.push_back("FairnessPolicyRef: " + band.fairness_policy_ref);
+  if (!band.ordering_policy_ref.empty()) parts.push_back("OrderingPolicyRef: " + band.ordering_policy_ref);
+  return braced(parts);
+}
+
+std::string profile_text(const SchedulingProfile& profile) {
+  std::vector<std::string> parts{"Name: " + profile.name};
+  if (!profile.plugins.empty()) {
+    parts.push_back("Plugins: " +
+                    listed(profile.plugins, " ", [](const ScheduledPlugin& p) { return to_string(p); }));
+  }
+  return braced(parts);
+}
+
+std::string source_text(const DataSource& source) {
+  std::vector<std::string> parts{"PluginRef: " + source.plugin_ref};
+  if (!source.extractors.empty()) parts.push_back("Extractors: " + listed(source.extractors, " ", ref_text));
+  return braced(parts);
+}
+
+std::string data_layer_text(const DataLayerConfig& layer) {
+  return fmt::format(
+      "{{Sources: {}, Discovery: {}, PeerDiscovery: {}, CrossReplicaSyncerPluginRef: {}, "
+      "CrossReplicaSyncInterval: {}}}",
+      listed(layer.sources, " ", source_text), ref_or_nil(layer.discovery), ref_or_nil(layer.peer_discovery),
+      layer.cross_replica_syncer,
+      layer.cross_replica_sync_interval ? format_duration(*layer.cross_replica_sync_interval) : "<nil>");
+}
+
+}  // namespace
+
+bool FlowControlConfig::sets_more_than_detector() const {
+  return max_bytes || max_requests || default_request_ttl || no_endpoint_request_ttl ||
+         default_priority_band || default_negative_priority_band || !priority_bands.empty() ||
+         !usage_limit_policy_ref.empty() || enable_eviction;
+}
+
+std::string_view default_endpoint_picker_config() {
+  return kDefaultConfig;
+}
+
+Result<DecodedConfig> decode_endpoint_picker_config(const Node& document) {
+  DecodedConfig out;
+  Errors errors;
+  TopNodes nodes;
+  decode_object(&document, "", errors, [&](Binder& b) { bind_top(b, out.config, nodes); });
+  check_identity(nodes, out, errors);
+  decode_plugins(nodes.plugins, out.config, errors);
+  decode_profiles(nodes.profiles, out.config, errors);
+  decode_data_layer(nodes.data_layer, out.config, errors);
+  decode_flow_control(nodes.flow_control, out.config, errors);
+  decode_request_handler(nodes.request_handler, out.config, errors);
+  out.config.saturation_detector = decode_ref(nodes.saturation_detector, "saturationDetector", errors);
+  out.config.parser = decode_ref(nodes.parser, "parser", errors);
+  if (!errors.empty()) return errors.joined().wrap("failed to decode configuration JSON/YAML");
+  copy_deprecated(out);
+  return out;
+}
+
+Result<DecodedConfig> decode_endpoint_picker_config(std::string_view text, std::string_view source) {
+  if (text.empty()) text = kDefaultConfig;
+  Result<Node> document = parse_document(text, source);
+  if (!document) return document.error().wrap("failed to decode configuration JSON/YAML");
+  return decode_endpoint_picker_config(*document);
+}
+
+Result<FeatureGates> resolve_feature_gates(std::span<const std::string> entries,
+                                           std::span<const std::string_view> registered) {
+  constexpr std::string_view kContext = "feature gate validation failed";
+  FeatureGates gates;
+  bool dropped = false;
+  for (const std::string& entry : entries) {
+    const std::vector<std::string_view> parts = split(entry, '=');
+    const std::string_view name = parts[0];
+    bool* gate = nullptr;
+    if (name == "flowControl") gate = &gates.flow_control;
+    if (name == "haPopulateNonLeaderDatastore") gate = &gates.ha_populate_non_leader_datastore;
+    if (std::find(registered.begin(), registered.end(), name) != registered.end()) gate = &dropped;
+    if (gate == nullptr) {
+      return invalid_config(fmt::format("feature gate '{}' is unknown or unregistered", name)).wrap(kContext);
+    }
+    *gate = true;
+    if (parts.size() < 2) continue;
+    const std::string value = ascii_lower(trim(parts[1]));
+    const std::optional<bool> parsed = parse_go_bool(value);
+    if (!parsed) {
+      return invalid_config(fmt::format("{} is not a valid value for the feature gate {} (error: "
+                                        "strconv.ParseBool: parsing \"{}\": invalid syntax)",
+                                        value, name, value))
+          .wrap(kContext);
+    }
+    *gate = *parsed;
+  }
+  return gates;
+}
+
+std::string to_string(const PluginSpec& plugin) {
+  std::vector<std::string> parts;
+  if (!plugin.name.empty()) parts.push_back("Name: " + plugin.name);
+  parts.push_back("Type: " + plugin.type);
+  if (plugin.parameters) parts.push_back("Parameters: " + plugin.parameters->to_json());
+  return braced(parts);
+}
+
+std::string to_string(const ScheduledPlugin& plugin) {
+  std::vector<std::string> parts{"PluginRef: " + plugin.plugin_ref};
+  if (plugin.weight) parts.push_back(fmt::format("Weight: {:.2f}", *plugin.weight));
+  return braced(parts);
+}
+
+std::string to_string(const FlowControlConfig& flow) {
+  std::vector<std::string> parts;
+  parts.push_back(flow.max_bytes ? fmt::format("MaxBytes: {}", *flow.max_bytes) : "MaxBytes: unlimited");
+  parts.push_back(flow.max_requests ? fmt::format("MaxRequests: {}", *flow.max_requests)
+                                    : "MaxRequests: unlimited");
+  if (flow.default_request_ttl) {
+    parts.push_back("DefaultRequestTTL: " + format_duration(*flow.default_request_ttl));
+  }
+  if (flow.no_endpoint_request_ttl) {
+    parts.push_back("NoEndpointRequestTTL: " + format_duration(*flow.no_endpoint_request_ttl));
+  }
+  if (flow.default_priority_band) {
+    parts.push_back("DefaultPriorityBand: " + band_text(*flow.default_priority_band));
+  }
+  if (flow.default_negative_priority_band) {
+    parts.push_back("DefaultNegativePriorityBand: " + band_text(*flow.default_negative_priority_band));
+  }
+  if (!flow.priority_bands.empty()) {
+    parts.push_back("PriorityBands: " + listed(flow.priority_bands, " ", band_text));
+  }
+  if (!flow.usage_limit_policy_ref.empty()) {
+    parts.push_back("UsageLimitPolicyRef: " + flow.usage_limit_policy_ref);
+  }
+  if (flow.saturation_detector) parts.push_back("SaturationDetector: " + ref_text(*flow.saturation_detector));
+  if (flow.enable_eviction) parts.emplace_back("EnableEviction: true");
+  return braced(parts);
+}
+
+std::string to_string(const EndpointPickerConfig& config) {
+  std::vector<std::string> parts;
+  if (!config.feature_gates.empty()) {
+    parts.push_back(fmt::format("FeatureGates: {{{}}}", fmt::join(config.feature_gates, ",")));
+  }
+  if (!config.plugins.empty()) {
+    parts.push_back("Plugins: " +
+                    listed(config.plugins, " ", [](const PluginSpec& p) { return to_string(p); }));
+  }
+  if (!config.scheduling_profiles.empty()) {
+    parts.push_back("SchedulingProfiles: " + listed(config.scheduling_profiles, " ", profile_text));
+  }
+  if (config.data_layer) parts.push_back("DataLayer: " + data_layer_text(*config.data_layer));
+  if (config.flow_control) parts.push_back("FlowControl: " + to_string(*config.flow_control));
+  if (config.parsers) {
+    std::vector<std::string> inner;
+    if (!config.parsers->empty()) inner.push_back("Parsers: " + listed(*config.parsers, ", ", ref_text));
+    parts.push_back("RequestHandler: " + braced(inner));
+  }
+  if (config.saturation_detector) {
+    parts.push_back("SaturationDetector: " + ref_text(*config.saturation_detector));
+  }
+  if (config.parser) parts.push_back("Parser: " + ref_text(*config.parser));
+  return braced(parts);
+}
+
+std::vector<ConfigSection> describe_endpoint_picker_config() {
+  EndpointPickerConfig config;
+  TopNodes top;
+  PluginSpec plugin;
+  SchedulingProfile profile;
+  ScheduledPlugin scheduled;
+  DataLayerConfig layer;
+  DataLayerNodes layer_nodes;
+  DataSource source;
+  FlowControlConfig flow;
+  FlowControlNodes flow_nodes;
+  PriorityBandConfig band;
+  const Node* node = nullptr;
+  std::vector<ConfigSection> out;
+  const auto add = [&](std::string path, auto&& bind) {
+    out.push_back({std::move(path), describe_params(bind)});
+  };
+  add("", [&](Binder& b) { bind_top(b, config, top); });
+  add("plugins[]", [&](Binder& b) { bind_plugin(b, plugin, node); });
+  add("schedulingProfiles[]", [&](Binder& b) { bind_profile(b, profile, node); });
+  add("schedulingProfiles[].plugins[]", [&](Binder& b) { bind_scheduled(b, scheduled); });
+  add("dataLayer", [&](Binder& b) { bind_data_layer(b, layer, layer_nodes); });
+  add("dataLayer.sources[]", [&](Binder& b) { bind_source(b, source, node); });
+  add("flowControl", [&](Binder& b) { bind_flow_control(b, flow, flow_nodes); });
+  add("flowControl.priorityBands[]", [&](Binder& b) { bind_band(b, band); });
+  return out;
+}
+
+}  // namespace penstock::config
