@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from conftest import Engines, Gateway
+from harness import Engines, Gateway
 
 REAL = os.environ.get("PENSTOCK_TEST_ENGINES", "")
 MODEL = os.environ.get("PENSTOCK_TEST_MODEL", "sim-model")

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from conftest import eventually, free_port
+from harness import eventually, free_port
 
 CHAT = "/v1/chat/completions"
 

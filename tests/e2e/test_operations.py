@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from conftest import PENSTOCK, eventually
+from harness import PENSTOCK, eventually
 
 CHAT = "/v1/chat/completions"
 

@@ -6,7 +6,7 @@ import uuid
 import httpx
 import pytest
 
-from conftest import PENSTOCK, ROOT, eventually, free_port
+from harness import PENSTOCK, ROOT, eventually, free_port
 
 LONG = "The valley below the dam is quiet at night and the water waits behind the gate. " * 60
 
