@@ -62,6 +62,8 @@ EngineModel::EngineModel(const Options& options)
       cache_(options_.num_blocks, options_.prefix_caching),
       stats_(options_.max_model_len) {}
 
+EngineModel::~EngineModel() = default;
+
 int EngineModel::add_adapter(std::string name) {
   adapters_.push_back(Adapter{.name = std::move(name)});
   return static_cast<int>(adapters_.size()) - 1;
@@ -169,17 +171,15 @@ std::optional<TimePoint> EngineModel::next_event() const {
 
 void EngineModel::advance(TimePoint now, WallTime wall_now, std::vector<TokenEvent>& out) {
   TimePoint start = now;
-  bool stepped = false;
   for (;;) {
     if (step_active_) {
       if (step_end_ > now) break;
       finish_step(step_end_, out);
+      update_gauges(wall_now);
       start = step_end_;
-      stepped = true;
     }
     if (paused_ || !start_step(start)) break;
   }
-  if (stepped) update_gauges(wall_now);
   if (!step_active_) work_since_ = now;
 }
 

@@ -73,6 +73,7 @@ class EngineModel {
   };
 
   explicit EngineModel(const Options& options);
+  ~EngineModel();
   EngineModel(const EngineModel&) = delete;
   EngineModel& operator=(const EngineModel&) = delete;
 
