@@ -20,6 +20,7 @@ namespace penstock::io {
 class Loop;
 namespace detail {
 struct LoopImpl;
+class TimerWheel;
 LoopImpl& impl_of(Loop& loop);
 }  // namespace detail
 
@@ -39,16 +40,16 @@ class Timer {
   // For deadlines of I/O: time is read from a clock that may be up to 4 ms behind, so it costs less.
   void arm_coarse(Duration after, Function function, void* context);
   void disarm() noexcept;
-  bool armed() const { return next_ != nullptr; }
+  bool armed() const { return slot_ != 0; }
 
  private:
   friend struct detail::LoopImpl;
-  friend class TimerWheel;
+  friend class detail::TimerWheel;
   Loop* loop_;
   Timer* previous_ = nullptr;
   Timer* next_ = nullptr;
   uint64_t tick_ = 0;
-  uint32_t slot_ = 0;
+  uint32_t slot_ = 0;  // place in the wheel plus one; 0: not armed
   Function function_ = nullptr;
   void* context_ = nullptr;
 };
@@ -121,6 +122,19 @@ class SleepAwaiter {
   CancelToken token_;
 };
 
+// A way to post to a loop that may have ended meanwhile. Thread-safe.
+class LoopRef {
+ public:
+  // False, and nothing happens, when the loop is gone.
+  bool post(Callback function) const;
+
+ private:
+  friend class Loop;
+  struct Gate;
+  explicit LoopRef(std::shared_ptr<Gate> gate) : gate_(std::move(gate)) {}
+  std::shared_ptr<Gate> gate_;
+};
+
 // One thread's event loop. Everything made on it (sockets, timers, tasks, tokens) is used on its thread
 // only; post(), stop(), index() and the counters are for any thread.
 class Loop {
@@ -135,6 +149,8 @@ class Loop {
   void stop();
   // Runs `function` on the loop's thread, never inside this call. Unbounded: for rare events, not for data.
   void post(Callback function);
+
+  LoopRef ref() const { return LoopRef(gate_); }
 
   TimePoint now() const;
   size_t index() const { return index_; }
@@ -167,6 +183,7 @@ class Loop {
   std::atomic<uint32_t> open_streams_{0};
   std::atomic<uint32_t> spawned_{0};
   std::unique_ptr<detail::LoopImpl> impl_;
+  std::shared_ptr<LoopRef::Gate> gate_;
 };
 
 // Runs the task on its own: on the loop's thread it starts inside this call, from elsewhere it is posted.
@@ -239,14 +256,14 @@ Task<Result<T>> run_blocking(Loop& loop, F function, Duration timeout = Duration
     std::optional<T> value;
   };
   auto shared = std::make_shared<Shared>(loop);
-  Loop* home = &loop;
-  const bool accepted = submit_blocking([shared, home, function = std::move(function)]() mutable {
-    auto value = std::make_shared<T>(function());
-    home->post([shared = std::move(shared), value = std::move(value)] {
-      shared->value.emplace(std::move(*value));
-      shared->done.set();
-    });
-  });
+  const bool accepted =
+      submit_blocking([shared, home = loop.ref(), function = std::move(function)]() mutable {
+        auto value = std::make_shared<T>(function());
+        home.post([shared = std::move(shared), value = std::move(value)] {
+          shared->value.emplace(std::move(*value));
+          shared->done.set();
+        });
+      });
   if (!accepted) co_return Error{ErrorCode::kResourceExhausted, "too many blocking jobs are waiting"};
   Status status = co_await shared->done.wait(timeout, token);
   if (!status.ok()) co_return std::move(status).error();

@@ -1,0 +1,441 @@
+#include "io/loop.h"
+
+#include <sys/resource.h>
+#include <time.h>
+
+#include <boost/asio/post.hpp>
+#include <condition_variable>
+#include <csignal>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "io/detail/loop_impl.h"
+
+namespace penstock::io {
+
+namespace {
+
+thread_local Loop* current_loop = nullptr;
+
+uint64_t clock_ns(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000U + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// The end of a spawned task: nobody awaits it.
+struct Detached {
+  struct promise_type {
+    static void* operator new(size_t bytes) { return detail::allocate_frame(bytes); }
+    static void operator delete(void* frame, size_t bytes) noexcept { detail::free_frame(frame, bytes); }
+    Detached get_return_object() const noexcept { return {}; }
+    std::suspend_never initial_suspend() const noexcept { return {}; }
+    std::suspend_never final_suspend() const noexcept { return {}; }
+    void return_void() const noexcept {}
+    void unhandled_exception() const noexcept { std::terminate(); }
+  };
+};
+
+Detached run_detached(std::atomic<uint32_t>& spawned, Task<void> task) {
+  co_await std::move(task);
+  spawned.fetch_sub(1, std::memory_order_release);
+}
+
+// A write to a closed socket is an error value here, never a signal.
+void ignore_sigpipe() {
+  static const bool done = [] {
+    std::signal(SIGPIPE, SIG_IGN);
+    return true;
+  }();
+  (void)done;
+}
+
+}  // namespace
+
+namespace detail {
+
+LoopImpl& impl_of(Loop& loop) {
+  return *loop.impl_;
+}
+
+LoopImpl::LoopImpl(Loop& owner)
+    : loop(owner), context(BOOST_ASIO_CONCURRENCY_HINT_UNSAFE_IO), alarm(context) {}
+
+LoopImpl::~LoopImpl() = default;
+
+void LoopImpl::arm(Timer& timer, uint64_t now_ns, Duration after) {
+  const auto delay = static_cast<uint64_t>(after.count() > 0 ? after.count() : 0);
+  const uint64_t tick = wheel.add(timer, TimerWheel::tick_after(now_ns + delay), TimerWheel::tick_at(now_ns));
+  if (tick < alarm_tick && !in_wheel) set_alarm(tick);
+}
+
+void LoopImpl::set_alarm(uint64_t tick) {
+  alarm_tick = tick;
+  const Duration since_epoch(static_cast<int64_t>(tick << TimerWheel::kTickBits));
+  alarm.expires_at(std::chrono::steady_clock::time_point(since_epoch));
+  alarm.async_wait([this](const boost::system::error_code& error) {
+    if (!error) on_alarm();
+  });
+}
+
+void LoopImpl::on_alarm() {
+  in_wheel = true;
+  wheel.advance(TimerWheel::tick_at(clock_ns(CLOCK_MONOTONIC)));
+  in_wheel = false;
+  const uint64_t next = wheel.next_event();
+  alarm_tick = TimerWheel::kNoTick;
+  if (next != TimerWheel::kNoTick) set_alarm(next);
+}
+
+void LoopImpl::enqueue(Wait& wait) {
+  wait.queue_previous_ = queue_last;
+  wait.queue_next_ = nullptr;
+  (queue_last != nullptr ? queue_last->queue_next_ : queue_first) = &wait;
+  queue_last = &wait;
+  if (!drain_posted) {
+    drain_posted = true;
+    asio::post(context, [this] { drain(); });
+  }
+}
+
+void LoopImpl::dequeue(Wait& wait) noexcept {
+  (wait.queue_previous_ != nullptr ? wait.queue_previous_->queue_next_ : queue_first) = wait.queue_next_;
+  (wait.queue_next_ != nullptr ? wait.queue_next_->queue_previous_ : queue_last) = wait.queue_previous_;
+  wait.queue_previous_ = wait.queue_next_ = nullptr;
+}
+
+void LoopImpl::drain() {
+  drain_posted = false;
+  // Those that are queued while this runs get a turn of their own, so that sockets are served in between.
+  const Wait* last = queue_last;
+  while (queue_first != nullptr) {
+    Wait& wait = *queue_first;
+    const bool was_last = &wait == last;
+    dequeue(wait);
+    wait.handle_.resume();
+    if (was_last) break;
+    if (drain_posted) break;
+  }
+  if (queue_first != nullptr && !drain_posted) {
+    drain_posted = true;
+    asio::post(context, [this] { drain(); });
+  }
+}
+
+}  // namespace detail
+
+// --- Timer ---
+
+void Timer::arm(Duration after, Function function, void* context) {
+  disarm();
+  function_ = function;
+  context_ = context;
+  detail::impl_of(*loop_).arm(*this, clock_ns(CLOCK_MONOTONIC), after);
+}
+
+void Timer::arm_coarse(Duration after, Function function, void* context) {
+  disarm();
+  function_ = function;
+  context_ = context;
+  detail::impl_of(*loop_).arm(*this, clock_ns(CLOCK_MONOTONIC_COARSE), after);
+}
+
+void Timer::disarm() noexcept {
+  if (slot_ != 0) detail::impl_of(*loop_).wheel.remove(*this);
+}
+
+// --- Wait ---
+
+Wait::~Wait() {
+  if (handle_ == nullptr) return;
+  if (outcome_ == Outcome::kPending) {
+    if (abandon_ != nullptr) abandon_(abandon_context_);
+    return;
+  }
+  detail::LoopImpl& impl = detail::impl_of(*loop_);
+  if (queue_previous_ != nullptr || queue_next_ != nullptr || impl.queue_first == this) impl.dequeue(*this);
+}
+
+void Wait::start(std::coroutine_handle<> handle, Duration timeout, const CancelToken& token) {
+  handle_ = handle;
+  if (timeout > Duration::zero()) {
+    // Short waits are exact; deadlines of I/O are not worth a precise clock.
+    if (timeout < std::chrono::seconds(1)) {
+      timer_.arm(timeout, &Wait::timed_out, this);
+    } else {
+      timer_.arm_coarse(timeout, &Wait::timed_out, this);
+    }
+  }
+  if (token.can_cancel()) cancel_.arm(token, &Wait::cancelled, this);
+}
+
+void Wait::settle(Outcome outcome) {
+  outcome_ = outcome;
+  timer_.disarm();
+  cancel_.disarm();
+}
+
+void Wait::complete(Outcome outcome) {
+  if (!waiting()) return;
+  settle(outcome);
+  handle_.resume();
+}
+
+void Wait::complete_later(Outcome outcome) {
+  if (!waiting()) return;
+  settle(outcome);
+  detail::impl_of(*loop_).enqueue(*this);
+}
+
+void Wait::timed_out(void* self) {
+  auto& wait = *static_cast<Wait*>(self);
+  if (!wait.waiting()) return;
+  if (wait.abandon_ != nullptr) wait.abandon_(wait.abandon_context_);
+  wait.complete(Outcome::kTimedOut);
+}
+
+void Wait::cancelled(void* self) {
+  auto& wait = *static_cast<Wait*>(self);
+  if (!wait.waiting()) return;
+  if (wait.abandon_ != nullptr) wait.abandon_(wait.abandon_context_);
+  wait.complete_later(Outcome::kCancelled);
+}
+
+Status status_of(Wait::Outcome outcome, ErrorCode on_timeout, const char* doing) {
+  switch (outcome) {
+    case Wait::Outcome::kTimedOut:
+      return Error{on_timeout, std::string(doing) + ": timed out"};
+    case Wait::Outcome::kCancelled:
+      return Error{ErrorCode::kCancelled, std::string(doing) + ": cancelled"};
+    case Wait::Outcome::kPending:
+    case Wait::Outcome::kReady:
+      break;
+  }
+  return {};
+}
+
+// --- Loop ---
+
+struct LoopRef::Gate {
+  std::mutex mutex;
+  Loop* loop;
+};
+
+bool LoopRef::post(Callback function) const {
+  const std::lock_guard<std::mutex> lock(gate_->mutex);
+  if (gate_->loop == nullptr) return false;
+  gate_->loop->post(std::move(function));
+  return true;
+}
+
+Loop::Loop(size_t index)
+    : index_(index),
+      impl_(std::make_unique<detail::LoopImpl>(*this)),
+      gate_(std::make_shared<LoopRef::Gate>()) {
+  gate_->loop = this;
+  ignore_sigpipe();
+}
+
+Loop::~Loop() {
+  const std::lock_guard<std::mutex> lock(gate_->mutex);
+  gate_->loop = nullptr;
+}
+
+void Loop::run() {
+  Loop* outer = std::exchange(current_loop, this);
+  auto work = boost::asio::make_work_guard(impl_->context);
+  impl_->context.restart();
+  impl_->context.run();
+  current_loop = outer;
+}
+
+void Loop::stop() {
+  boost::asio::post(impl_->context, [this] { impl_->context.stop(); });
+}
+
+void Loop::post(Callback function) {
+  boost::asio::post(impl_->context, [function = std::move(function)]() mutable { function(); });
+}
+
+TimePoint Loop::now() const {
+  return TimePoint(Duration(static_cast<int64_t>(clock_ns(CLOCK_MONOTONIC))));
+}
+
+Loop* Loop::current() {
+  return current_loop;
+}
+
+CancelToken Loop::shutdown_token() const {
+  return impl_->shutdown.token();
+}
+
+void Loop::begin_shutdown() {
+  impl_->shutdown.cancel();
+}
+
+void spawn(Loop& loop, Task<void> task) {
+  loop.spawned_.fetch_add(1, std::memory_order_relaxed);
+  if (loop.on_loop_thread()) {
+    run_detached(loop.spawned_, std::move(task));
+    return;
+  }
+  loop.post([&loop, task = std::move(task)]() mutable { run_detached(loop.spawned_, std::move(task)); });
+}
+
+// --- LoopGroup ---
+
+struct LoopGroup::Threads {
+  std::vector<std::thread> running;
+  bool stopped = false;
+};
+
+LoopGroup::LoopGroup(size_t loops) : threads_(std::make_unique<Threads>()) {
+  if (loops == 0) loops = std::thread::hardware_concurrency();
+  if (loops == 0) loops = 1;
+  for (size_t i = 0; i < loops; ++i) loops_.push_back(std::make_unique<Loop>(i));
+}
+
+LoopGroup::~LoopGroup() {
+  stop();
+}
+
+void LoopGroup::start() {
+  for (auto& loop : loops_) threads_->running.emplace_back([&loop = *loop] { loop.run(); });
+}
+
+void LoopGroup::stop(Duration grace) {
+  if (threads_->stopped || threads_->running.empty()) return;
+  threads_->stopped = true;
+  for (auto& loop : loops_) loop->post([&loop = *loop] { loop.begin_shutdown(); });
+  const auto deadline = std::chrono::steady_clock::now() + grace;
+  for (auto& loop : loops_) {
+    while (loop->spawned_.load(std::memory_order_acquire) != 0 && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  for (auto& loop : loops_) loop->stop();
+  for (auto& thread : threads_->running) thread.join();
+  threads_->running.clear();
+}
+
+Loop& LoopGroup::least_loaded() {
+  Loop* best = loops_.front().get();
+  uint32_t best_load = ~uint32_t{0};
+  for (auto& loop : loops_) {
+    const uint32_t load = loop->open_connections_.load(std::memory_order_relaxed) +
+                          loop->open_streams_.load(std::memory_order_relaxed);
+    if (load < best_load) {
+      best_load = load;
+      best = loop.get();
+    }
+  }
+  return *best;
+}
+
+// --- Event ---
+
+struct Event::Awaiter {
+  Awaiter(Event& event, Duration timeout, const CancelToken& token)
+      : node{&event, Wait(event.loop_)}, timeout(timeout), token(token) {}
+
+  bool await_ready() const { return node.event->set_ || token.cancelled(); }
+  void await_suspend(std::coroutine_handle<> handle) {
+    Event& event = *node.event;
+    node.next = event.first_;
+    if (node.next != nullptr) node.next->previous = &node;
+    event.first_ = &node;
+    node.wait.on_abandon(
+        [](void* context) {
+          auto& self = *static_cast<Node*>(context);
+          self.event->unlink(self);
+        },
+        &node);
+    node.wait.start(handle, timeout, token);
+  }
+  Wait::Outcome await_resume() const {
+    if (node.wait.outcome() != Wait::Outcome::kPending) return node.wait.outcome();
+    return node.event->set_ ? Wait::Outcome::kReady : Wait::Outcome::kCancelled;
+  }
+
+  Node node;
+  Duration timeout;
+  const CancelToken& token;
+};
+
+void Event::unlink(Node& node) {
+  (node.previous != nullptr ? node.previous->next : first_) = node.next;
+  if (node.next != nullptr) node.next->previous = node.previous;
+  node.previous = node.next = nullptr;
+}
+
+void Event::set() {
+  set_ = true;
+  while (first_ != nullptr) {
+    Node& node = *first_;
+    unlink(node);
+    node.wait.complete_later(Wait::Outcome::kReady);
+  }
+}
+
+Task<Status> Event::wait(Duration timeout, CancelToken token) {
+  Awaiter awaiter(*this, timeout, token);
+  const Wait::Outcome outcome = co_await awaiter;
+  co_return status_of(outcome, ErrorCode::kRequestTimeout, "waiting");
+}
+
+// --- blocking work ---
+
+namespace {
+
+class BlockingThreads {
+ public:
+  static constexpr size_t kThreads = 4;
+  static constexpr size_t kWaiting = 1024;
+
+  bool submit(Callback job) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (jobs_.size() >= kWaiting) return false;
+    jobs_.push_back(std::move(job));
+    if (idle_ == 0 && threads_ < kThreads) {
+      ++threads_;
+      std::thread([this] { run(); }).detach();
+    }
+    ready_.notify_one();
+    return true;
+  }
+
+ private:
+  void run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      while (jobs_.empty()) {
+        ++idle_;
+        ready_.wait(lock);
+        --idle_;
+      }
+      Callback job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      job();
+      job = Callback();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::deque<Callback> jobs_;
+  size_t threads_ = 0;
+  size_t idle_ = 0;
+};
+
+}  // namespace
+
+bool submit_blocking(Callback job) {
+  // Never destroyed: a resolver may hang beyond main().
+  static auto* threads = new BlockingThreads();
+  return threads->submit(std::move(job));
+}
+
+}  // namespace penstock::io
