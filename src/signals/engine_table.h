@@ -48,11 +48,6 @@ struct CacheInfoRule {
   std::string num_blocks_label;
 };
 
-struct CustomMetric {
-  std::string attribute_key;
-  MetricSpec spec;
-};
-
 // Which metrics of one engine mean what.
 struct EngineMapping {
   std::string name;
@@ -60,7 +55,6 @@ struct EngineMapping {
   std::optional<MetricSpec> lora;           // always optional
   std::optional<MetricSpec> lora_resident;  // adapters loaded though idle, label adapter_name; strict mode
   CacheInfoRule cache_info;
-  std::vector<CustomMetric> custom;
   // Label that tells the data-parallel ranks of one port apart; "" when there is none.
   std::string rank_label;
 

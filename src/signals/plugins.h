@@ -46,8 +46,8 @@ struct CoreMetricsParams {
 };
 
 // The extractor `core-metrics-extractor`: says which metrics of which engine are the five load signals.
-// It produces WaitingQueueSize and RunningRequestsSize (int64_t), KVCacheUsagePercent (double),
-// ActiveModels and WaitingModels (LoraSignal); their values are the SignalView, not attribute columns.
+// It produces WaitingQueueSize, RunningRequestsSize and KVCacheUsagePercent (SignalValue), ActiveModels and
+// WaitingModels (LoraSignal); their values are the SignalView, not attribute columns.
 class CoreMetricsExtractor final : public Plugin {
  public:
   explicit CoreMetricsExtractor(CoreMetricsParams params) : params_(std::move(params)) {}
