@@ -1,0 +1,542 @@
+#include "config/settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <set>
+
+#include "base/strings.h"
+#include "base/units.h"
+#include "config/decode.h"
+#include "config/endpoints_file.h"
+#include "config/files.h"
+
+namespace penstock::config {
+
+namespace {
+
+constexpr size_t kMaxFileBytes = 4 << 20;
+
+// --- one bind function per object: decodes it and documents it ---
+
+struct TopNodes {
+  const Node* listeners = nullptr;
+  const Node* pools = nullptr;
+  const Node* services = nullptr;
+  const Node* routing = nullptr;
+  const Node* admin = nullptr;
+  const Node* telemetry = nullptr;
+  const Node* limits = nullptr;
+};
+
+void bind_top(Binder& b, Settings& s, TopNodes& n) {
+  b.node("listeners", n.listeners,
+         "Where clients connect. At least one, unless a Gateway manifest has some.");
+  b.field("loops", s.loops, "threads", "Event loops; 0: one per core.");
+  b.node("pools", n.pools, "The pools: picker configuration, endpoints and engine access of each.");
+  b.node("services", n.services, "Where the plain Services are that HTTPRoutes name.");
+  b.field("manifests", s.manifests, "",
+          "File or folder of InferencePool, InferenceObjective, InferenceModelRewrite, Gateway and HTTPRoute "
+          "objects. Creation order is file name, then position in the file.");
+  b.node("routing", n.routing, "What happens where no route is configured.");
+  b.node("admin", n.admin, "The listener for metrics, health and debugging.");
+  b.node("telemetry", n.telemetry, "Logs and decision records.");
+  b.node("limits", n.limits, "Limits over all listeners.");
+  b.field("drainTimeout", s.drain_timeout, "",
+          "After SIGTERM: how long requests in flight may go on before they are cut.");
+}
+
+struct ListenerNodes {
+  const Node* tls = nullptr;
+  const Node* limits = nullptr;
+  const Node* timeouts = nullptr;
+};
+
+void bind_listener(Binder& b, ListenerSettings& l, ListenerNodes& n) {
+  b.field("name", l.name, "",
+          "Name in logs and metrics, and what a route's sectionName means; default "
+          "\"listener-<n>\".");
+  b.field("address", l.address, "", "\"host:port\", \":port\" or \"[ipv6]:port\".");
+  b.node("tls", n.tls, "Certificate; present: the listener speaks TLS.");
+  b.field("apiKeysFile", l.api_keys_file, "",
+          "File of hashed API keys (`keys: [{name, sha256}]`); empty: everybody is let in. Read again on "
+          "SIGHUP.");
+  b.node("limits", n.limits, "Limits of this listener.");
+  b.node("timeouts", n.timeouts, "Deadlines towards clients.");
+}
+
+void bind_listener_tls(Binder& b, ListenerSettings& l) {
+  b.field("certFile", l.cert_file, "", "PEM certificate chain. Read again on SIGHUP.");
+  b.field("keyFile", l.key_file, "", "PEM private key.");
+}
+
+void bind_listener_limits(Binder& b, ListenerLimits& l) {
+  b.quantity("bodyBytes", l.body_bytes, "bytes", "Longest request body; longer: 413.");
+  b.quantity("headerBytes", l.header_bytes, "bytes", "Longest request head; longer: 431.");
+  b.quantity("connections", l.connections, "connections", "Connections at once; more wait to be accepted.");
+  b.quantity("streams", l.streams, "requests", "Requests being served at once; more: 503.");
+}
+
+void bind_listener_timeouts(Binder& b, ListenerSettings& l) {
+  b.field("header", l.header_timeout, "", "From the first byte of a request to the end of its head.");
+  b.field("body", l.body_timeout, "", "Longest silence inside a request body.");
+  b.field("keepAlive", l.keep_alive, "", "Longest idle time of a connection between requests.");
+  b.field("write", l.write_timeout, "", "Longest time a client takes no byte of an answer.");
+}
+
+struct PoolNodes {
+  const Node* config = nullptr;
+  const Node* discovery = nullptr;
+  const Node* engine = nullptr;
+  const Node* metrics = nullptr;
+  const Node* deadlines = nullptr;
+  const Node* retries = nullptr;
+};
+
+void bind_pool(Binder& b, PoolSettings& p, PoolNodes& n) {
+  b.field("name", p.name, "", "Name of the pool; of the InferencePool manifest where there is one.");
+  b.field("namespace", p.ns, "", "Its namespace.");
+  b.node("config", n.config, "EndpointPickerConfig: a file name, or the document inline. Default: built in.");
+  b.node("discovery", n.discovery, "Where the pool's endpoints come from; the sources add up.");
+  b.node("engine", n.engine, "How requests and scrapes reach the engines.");
+  b.node("metrics", n.metrics, "How signals are scraped.");
+  b.node("deadlines", n.deadlines, "Deadlines of one try towards an engine; 0s: none.");
+  b.node("retries", n.retries, "When a request is tried again elsewhere.");
+  b.field("allowExperimentalPlugins", p.allow_experimental_plugins, "", "Whether Alpha plugins may be used.");
+}
+
+void bind_discovery(Binder& b, DiscoverySettings& d, const Node*& dns) {
+  b.field("static", d.static_urls, "", "Endpoints as URLs: \"http://10.0.0.1:8000\".");
+  b.field("file", d.file, "", "Endpoints file (`endpoints: [{name, namespace, address, port, labels}]`).");
+  b.field("watchFile", d.watch_file, "", "Whether changes of the file are followed.");
+  b.field("filePoll", d.file_poll, "", "How often the file is looked at where the system can't watch it.");
+  b.node("dns", dns, "One endpoint per address of a name.");
+}
+
+void bind_dns(Binder& b, DnsSettings& d, int64_t& port) {
+  b.field("name", d.name, "", "Host name whose A and AAAA records are the endpoints.");
+  b.field("port", port, "", "Port of each endpoint.");
+  b.field("tls", d.tls, "", "Whether the endpoints speak https.");
+  b.field("interval", d.interval, "", "How often the name is resolved.");
+  b.field("timeout", d.timeout, "", "Longest time of one resolution; the last good answer stays in force.");
+}
+
+struct EngineNodes {
+  const Node* authorization = nullptr;
+  const Node* tls = nullptr;
+};
+
+void bind_engine(Binder& b, EngineSettings& e, EngineNodes& n) {
+  b.node("authorization", n.authorization,
+         "Where the Authorization header for engines comes from. A client's own never reaches an engine.");
+  b.node("tls", n.tls, "Verification of https engines.");
+  b.quantity("idleConnections", e.idle_connections, "connections",
+             "Idle connections kept per endpoint and event loop.");
+  b.field("idleTimeout", e.idle_timeout, "",
+          "Age at which an idle connection is dropped; vLLM closes at 5s.");
+}
+
+void bind_authorization(Binder& b, EngineSettings& e) {
+  b.field("env", e.authorization_env, "", "Environment variable that holds the header's value.");
+  b.field("file", e.authorization_file, "", "File that holds it. Read again on SIGHUP.");
+}
+
+void bind_engine_tls(Binder& b, EngineSettings& e) {
+  b.field("caFile", e.ca_file, "", "PEM certificates to trust; default: the system's.");
+  b.field("skipVerify", e.skip_verify, "", "Trusts any certificate.");
+  b.field("serverName", e.server_name, "", "Name to ask for and to verify; default: the endpoint's address.");
+}
+
+void bind_metrics(Binder& b, MetricsSettings& m) {
+  b.field("interval", m.interval, "", "Time between scrapes of an endpoint, jittered.");
+  b.field("timeout", m.timeout, "", "Longest time of one scrape.");
+  b.field("staleness", m.staleness, "", "Age from which a signal is stale.");
+}
+
+void bind_deadlines(Binder& b, DeadlineSettings& d) {
+  b.field("connect", d.connect, "", "To connect, TLS included.");
+  b.field("firstByte", d.first_byte, "", "From the request sent to the answer's head.");
+  b.field("idle", d.idle, "", "Longest silence inside an answer.");
+  b.field("total", d.total, "", "From the request's arrival to the end of its answer.");
+}
+
+void bind_retries(Binder& b, RetrySettings& r) {
+  b.field("attempts", r.attempts, "tries", "Tries in all, 1 to 3.");
+}
+
+void bind_service(Binder& b, ServiceSettings& s) {
+  b.field("name", s.name, "", "Name of the Service.");
+  b.field("namespace", s.ns, "", "Its namespace.");
+  b.field("urls", s.urls, "", "Its addresses: \"http://10.0.0.9:8080\"; taken in turn.");
+}
+
+void bind_routing(Binder& b, Settings& s) {
+  b.field(
+      "defaultPool", s.default_pool, "",
+      "Pool of requests that no route matches, \"<name>\" or \"<namespace>/<name>\". Default: the only pool "
+      "where there are no routes.");
+}
+
+void bind_admin(Binder& b, Settings& s) {
+  b.field("address", s.admin_address, "", "\"host:port\"; empty: no such listener.");
+}
+
+void bind_telemetry(Binder& b, TelemetrySettings& t) {
+  b.field("logLevel", t.log_level, "", "error, warn, info, debug or trace.");
+  b.field("accessLog", t.access_log, "", "One line per request.");
+  b.quantity("decisions", t.decisions, "records", "Decision records kept for /debug/decisions.");
+  b.field("trustRequestId", t.trust_request_id, "",
+          "Whether a client's x-request-id is taken over; else a new one is made.");
+}
+
+void bind_limits(Binder& b, Settings& s) {
+  b.quantity("bufferedBytes", s.buffered_bytes, "bytes", "Request bodies in memory at once; more: 503.");
+  b.quantity("streams", s.streams, "requests", "Requests being served at once; more: 503.");
+}
+
+// --- checks ---
+
+struct Bound {
+  std::string_view field;
+  int64_t value;
+  int64_t min;
+  int64_t max;
+};
+
+class SettingsDecoder {
+ public:
+  SettingsDecoder(const Node& document, const std::string& folder) : document_(document), folder_(folder) {}
+
+  Result<Settings> decode() {
+    TopNodes nodes;
+    decode_object(&document_, "", errors_, [&](Binder& b) { bind_top(b, out_, nodes); });
+    bounds("", document_, {{"loops", out_.loops, 0, 1024}});
+    out_.manifests = resolve_path(folder_, out_.manifests);
+    not_negative("drainTimeout", document_, out_.drain_timeout);
+    for_each_item(nodes.listeners, "listeners", errors_,
+                  [&](const Node& n, const std::string& p) { listener(n, p); });
+    for_each_item(nodes.pools, "pools", errors_, [&](const Node& n, const std::string& p) { pool(n, p); });
+    for_each_item(nodes.services, "services", errors_,
+                  [&](const Node& n, const std::string& p) { service(n, p); });
+    decode_object(nodes.routing, "routing", errors_, [&](Binder& b) { bind_routing(b, out_); });
+    decode_object(nodes.admin, "admin", errors_, [&](Binder& b) { bind_admin(b, out_); });
+    if (!out_.admin_address.empty()) check_address(out_.admin_address, "admin.address", nodes.admin->line);
+    telemetry(nodes.telemetry);
+    decode_object(nodes.limits, "limits", errors_, [&](Binder& b) { bind_limits(b, out_); });
+    if (nodes.limits != nullptr) {
+      bounds("limits", *nodes.limits,
+             {{"bufferedBytes", out_.buffered_bytes, 1 << 20, INT64_MAX},
+              {"streams", out_.streams, 1, 10000000}});
+    }
+    cross_checks(nodes);
+    if (!errors_.empty()) return errors_.joined();
+    return std::move(out_);
+  }
+
+ private:
+  // Line of a field, or of its object where the field is absent.
+  static int line_of(const Node& object, std::string_view field) {
+    const Node* node = object.find(field);
+    return node != nullptr ? node->line : object.line;
+  }
+  void bounds(const std::string& path, const Node& object, std::initializer_list<Bound> list) {
+    for (const Bound& b : list) {
+      if (b.value >= b.min && b.value <= b.max) continue;
+      errors_.add(join_path(path, b.field),
+                  b.max == INT64_MAX ? fmt::format("{} is less than {}", b.value, b.min)
+                                     : fmt::format("{} is not in {}..{}", b.value, b.min, b.max),
+                  line_of(object, b.field));
+    }
+  }
+  void not_negative(const std::string& path, const Node& object, Duration value) {
+    if (value < Duration(0)) errors_.add(path, format_duration(value) + " is negative", object.line);
+  }
+  void positive(const std::string& path, const Node& object, Duration value) {
+    if (value <= Duration(0)) errors_.add(path, format_duration(value) + " is not positive", object.line);
+  }
+  // "host:port", ":port", "[v6]:port"; port 0 lets the system choose.
+  void check_address(const std::string& address, const std::string& path, int line) {
+    const size_t colon = address.rfind(':');
+    const auto port = colon == std::string::npos ? std::nullopt : parse_u64(address.substr(colon + 1));
+    const std::string host = colon == std::string::npos ? "" : address.substr(0, colon);
+    const bool bracketed = host.starts_with('[') && host.ends_with(']');
+    if (!port || *port > 65535 || (!bracketed && host.find(':') != std::string::npos)) {
+      errors_.add(path, fmt::format("\"{}\" is not \"host:port\", \":port\" or \"[ipv6]:port\"", address),
+                  line);
+    }
+  }
+
+  void listener(const Node& node, const std::string& path) {
+    ListenerSettings l;
+    ListenerNodes nodes;
+    decode_object(&node, path, errors_, [&](Binder& b) { bind_listener(b, l, nodes); });
+    if (l.name.empty()) l.name = fmt::format("listener-{}", out_.listeners.size());
+    check_address(l.address, path + ".address", line_of(node, "address"));
+    if (nodes.tls != nullptr) {
+      decode_object(nodes.tls, path + ".tls", errors_, [&](Binder& b) { bind_listener_tls(b, l); });
+      if (l.cert_file.empty()) errors_.add(path + ".tls.certFile", "is required", nodes.tls->line);
+      if (l.key_file.empty()) errors_.add(path + ".tls.keyFile", "is required", nodes.tls->line);
+    }
+    l.cert_file = resolve_path(folder_, l.cert_file);
+    l.key_file = resolve_path(folder_, l.key_file);
+    l.api_keys_file = resolve_path(folder_, l.api_keys_file);
+    decode_object(nodes.limits, path + ".limits", errors_,
+                  [&](Binder& b) { bind_listener_limits(b, l.limits); });
+    if (nodes.limits != nullptr) {
+      bounds(path + ".limits", *nodes.limits,
+             {{"bodyBytes", l.limits.body_bytes, 1, int64_t{4} << 30},
+              {"headerBytes", l.limits.header_bytes, 1024, 16 << 20},
+              {"connections", l.limits.connections, 1, 10000000},
+              {"streams", l.limits.streams, 1, 10000000}});
+    }
+    decode_object(nodes.timeouts, path + ".timeouts", errors_,
+                  [&](Binder& b) { bind_listener_timeouts(b, l); });
+    if (nodes.timeouts != nullptr) {
+      positive(path + ".timeouts.header", *nodes.timeouts, l.header_timeout);
+      positive(path + ".timeouts.body", *nodes.timeouts, l.body_timeout);
+      positive(path + ".timeouts.keepAlive", *nodes.timeouts, l.keep_alive);
+      positive(path + ".timeouts.write", *nodes.timeouts, l.write_timeout);
+    }
+    const bool twice = std::any_of(out_.listeners.begin(), out_.listeners.end(),
+                                   [&](const ListenerSettings& other) { return other.name == l.name; });
+    if (twice) errors_.add(path + ".name", fmt::format("\"{}\" is given twice", l.name), node.line);
+    out_.listeners.push_back(std::move(l));
+  }
+
+  void pool(const Node& node, const std::string& path) {
+    PoolSettings p;
+    PoolNodes nodes;
+    decode_object(&node, path, errors_, [&](Binder& b) { bind_pool(b, p, nodes); });
+    if (p.name.empty()) errors_.add(path + ".name", "is required", node.line);
+    if (p.ns.empty()) p.ns = "default";
+    if (nodes.config != nullptr) {
+      if (nodes.config->kind == Node::Kind::kString) {
+        p.config_file = resolve_path(folder_, nodes.config->text);
+      } else if (nodes.config->is_map()) {
+        p.config_inline = *nodes.config;
+      } else {
+        errors_.add(path + ".config", "expected a file name or an EndpointPickerConfig", nodes.config->line);
+      }
+    }
+    discovery(nodes.discovery, path + ".discovery", p.discovery);
+    engine(nodes.engine, path + ".engine", p.engine);
+    decode_object(nodes.metrics, path + ".metrics", errors_, [&](Binder& b) { bind_metrics(b, p.metrics); });
+    if (nodes.metrics != nullptr) {
+      positive(path + ".metrics.timeout", *nodes.metrics, p.metrics.timeout);
+      positive(path + ".metrics.staleness", *nodes.metrics, p.metrics.staleness);
+      if (p.metrics.interval < std::chrono::milliseconds(10)) {
+        errors_.add(path + ".metrics.interval",
+                    fmt::format("{} is less than 10ms", format_duration(p.metrics.interval)),
+                    line_of(*nodes.metrics, "interval"));
+      }
+      if (p.metrics.staleness < p.metrics.interval) {
+        errors_.add(path + ".metrics.staleness", "is below the interval: every signal would be stale",
+                    line_of(*nodes.metrics, "staleness"));
+      }
+    }
+    decode_object(nodes.deadlines, path + ".deadlines", errors_,
+                  [&](Binder& b) { bind_deadlines(b, p.deadlines); });
+    if (nodes.deadlines != nullptr) {
+      not_negative(path + ".deadlines.connect", *nodes.deadlines, p.deadlines.connect);
+      not_negative(path + ".deadlines.firstByte", *nodes.deadlines, p.deadlines.first_byte);
+      not_negative(path + ".deadlines.idle", *nodes.deadlines, p.deadlines.idle);
+      not_negative(path + ".deadlines.total", *nodes.deadlines, p.deadlines.total);
+    }
+    decode_object(nodes.retries, path + ".retries", errors_, [&](Binder& b) { bind_retries(b, p.retries); });
+    if (nodes.retries != nullptr) {
+      bounds(path + ".retries", *nodes.retries, {{"attempts", p.retries.attempts, 1, 3}});
+    }
+    const bool twice = std::any_of(out_.pools.begin(), out_.pools.end(), [&](const PoolSettings& other) {
+      return other.name == p.name && other.ns == p.ns;
+    });
+    if (twice) errors_.add(path + ".name", fmt::format("\"{}/{}\" is given twice", p.ns, p.name), node.line);
+    out_.pools.push_back(std::move(p));
+  }
+
+  void check_urls(const std::vector<std::string>& urls, const std::string& path, int line) {
+    for (size_t i = 0; i < urls.size(); ++i) {
+      if (const auto parsed = parse_endpoint_url(urls[i]); !parsed) {
+        errors_.add(fmt::format("{}[{}]", path, i), parsed.error().message, line);
+      }
+    }
+  }
+
+  void discovery(const Node* node, const std::string& path, DiscoverySettings& d) {
+    if (node == nullptr) return;
+    const Node* dns = nullptr;
+    decode_object(node, path, errors_, [&](Binder& b) { bind_discovery(b, d, dns); });
+    check_urls(d.static_urls, path + ".static", line_of(*node, "static"));
+    d.file = resolve_path(folder_, d.file);
+    positive(path + ".filePoll", *node, d.file_poll);
+    if (dns == nullptr) return;
+    int64_t port = 0;
+    decode_object(dns, path + ".dns", errors_, [&](Binder& b) { bind_dns(b, d.dns, port); });
+    bounds(path + ".dns", *dns, {{"port", port, 1, 65535}});
+    d.dns.port = static_cast<uint16_t>(port);
+    if (d.dns.name.empty()) errors_.add(path + ".dns.name", "is required", dns->line);
+    positive(path + ".dns.interval", *dns, d.dns.interval);
+    positive(path + ".dns.timeout", *dns, d.dns.timeout);
+  }
+
+  void engine(const Node* node, const std::string& path, EngineSettings& e) {
+    if (node == nullptr) return;
+    EngineNodes nodes;
+    decode_object(node, path, errors_, [&](Binder& b) { bind_engine(b, e, nodes); });
+    bounds(path, *node, {{"idleConnections", e.idle_connections, 0, 100000}});
+    not_negative(path + ".idleTimeout", *node, e.idle_timeout);
+    decode_object(nodes.tls, path + ".tls", errors_, [&](Binder& b) { bind_engine_tls(b, e); });
+    e.ca_file = resolve_path(folder_, e.ca_file);
+    if (nodes.authorization == nullptr) return;
+    const std::string auth_path = path + ".authorization";
+    decode_object(nodes.authorization, auth_path, errors_, [&](Binder& b) { bind_authorization(b, e); });
+    if (e.authorization_env.empty() == e.authorization_file.empty()) {
+      errors_.add(auth_path, "exactly one of env and file is required", nodes.authorization->line);
+      return;
+    }
+    authorization(auth_path, nodes.authorization->line, e);
+  }
+
+  void authorization(const std::string& path, int line, EngineSettings& e) {
+    std::string value;
+    if (!e.authorization_env.empty()) {
+      const char* found = std::getenv(e.authorization_env.c_str());
+      if (found == nullptr) {
+        errors_.add(path + ".env", fmt::format("environment variable {} is not set", e.authorization_env),
+                    line);
+        return;
+      }
+      value = found;
+    } else {
+      e.authorization_file = resolve_path(folder_, e.authorization_file);
+      Result<std::string> text = read_file(e.authorization_file, 64 << 10);
+      if (!text) {
+        errors_.add(path + ".file", text.error().message, line);
+        return;
+      }
+      value = std::move(text).value();
+    }
+    e.authorization = std::string(trim(value));
+    const bool printable = std::all_of(e.authorization.begin(), e.authorization.end(),
+                                       [](char c) { return c >= 0x20 && c < 0x7F; });
+    if (e.authorization.empty() || !printable) {
+      errors_.add(path, "the value is empty or holds control characters", line);
+    }
+  }
+
+  void service(const Node& node, const std::string& path) {
+    ServiceSettings s;
+    decode_object(&node, path, errors_, [&](Binder& b) { bind_service(b, s); });
+    if (s.name.empty()) errors_.add(path + ".name", "is required", node.line);
+    if (s.urls.empty()) errors_.add(path + ".urls", "at least one is required", node.line);
+    check_urls(s.urls, path + ".urls", line_of(node, "urls"));
+    out_.services.push_back(std::move(s));
+  }
+
+  void telemetry(const Node* node) {
+    decode_object(node, "telemetry", errors_, [&](Binder& b) { bind_telemetry(b, out_.telemetry); });
+    if (node == nullptr) return;
+    static constexpr std::array<std::string_view, 5> kLevels{"error", "warn", "info", "debug", "trace"};
+    if (std::find(kLevels.begin(), kLevels.end(), out_.telemetry.log_level) == kLevels.end()) {
+      errors_.add("telemetry.logLevel",
+                  fmt::format("\"{}\" is not error, warn, info, debug or trace", out_.telemetry.log_level),
+                  line_of(*node, "logLevel"));
+    }
+    bounds("telemetry", *node, {{"decisions", out_.telemetry.decisions, 0, 1000000}});
+  }
+
+  void cross_checks(const TopNodes& nodes) {
+    if (out_.listeners.empty() && out_.manifests.empty()) {
+      errors_.add("listeners", "at least one listener, or manifests with a Gateway, is required",
+                  document_.line);
+    }
+    if (out_.pools.empty() && out_.manifests.empty()) {
+      errors_.add("pools", "at least one pool, or manifests, is required", document_.line);
+    }
+    if (!out_.default_pool.empty()) {
+      const bool known = std::any_of(out_.pools.begin(), out_.pools.end(), [&](const PoolSettings& p) {
+        return out_.default_pool == p.name || out_.default_pool == p.ns + "/" + p.name;
+      });
+      if (!known && out_.manifests.empty()) {
+        errors_.add("routing.defaultPool", fmt::format("\"{}\" is not a pool", out_.default_pool),
+                    nodes.routing->line);
+      }
+    }
+    for (const PoolSettings& p : out_.pools) {
+      const DiscoverySettings& d = p.discovery;
+      if (d.static_urls.empty() && d.file.empty() && d.dns.name.empty()) {
+        out_.warnings.push_back(fmt::format("pool {}/{} has no discovery: it will stay empty", p.ns, p.name));
+      }
+      if (p.engine.skip_verify) {
+        out_.warnings.push_back(
+            fmt::format("pool {}/{}: engine.tls.skipVerify trusts any certificate", p.ns, p.name));
+      }
+    }
+  }
+
+  const Node& document_;
+  const std::string& folder_;
+  Settings out_;
+  Errors errors_;
+};
+
+}  // namespace
+
+Result<Settings> decode_settings(std::string_view text, std::string_view source, const std::string& folder) {
+  Result<Node> document = parse_document(text, source, ParseLimits{.max_bytes = kMaxFileBytes});
+  if (!document) return std::move(document).error();
+  Result<Settings> settings = SettingsDecoder(*document, folder).decode();
+  if (!settings) return settings.error().wrap(source);
+  return settings;
+}
+
+Result<Settings> load_settings(const std::string& path) {
+  Result<std::string> text = read_file(path, kMaxFileBytes);
+  if (!text) return std::move(text).error();
+  return decode_settings(*text, path, folder_of(path));
+}
+
+std::vector<SettingsSection> describe_settings() {
+  std::vector<SettingsSection> out;
+  const auto add = [&](std::string_view path, std::string_view text, auto&& bind) {
+    out.push_back({std::string(path), std::string(text), describe_params(bind)});
+  };
+  Settings s;
+  TopNodes top;
+  ListenerSettings listener;
+  ListenerNodes listener_nodes;
+  PoolSettings pool;
+  PoolNodes pool_nodes;
+  EngineNodes engine_nodes;
+  ServiceSettings service;
+  const Node* node = nullptr;
+  int64_t port = 0;
+  add("", "The document.", [&](Binder& b) { bind_top(b, s, top); });
+  add("listeners[]", "Where clients connect.",
+      [&](Binder& b) { bind_listener(b, listener, listener_nodes); });
+  add("listeners[].tls", "", [&](Binder& b) { bind_listener_tls(b, listener); });
+  add("listeners[].limits", "", [&](Binder& b) { bind_listener_limits(b, listener.limits); });
+  add("listeners[].timeouts", "", [&](Binder& b) { bind_listener_timeouts(b, listener); });
+  add("pools[]", "One InferencePool.", [&](Binder& b) { bind_pool(b, pool, pool_nodes); });
+  add("pools[].discovery", "", [&](Binder& b) { bind_discovery(b, pool.discovery, node); });
+  add("pools[].discovery.dns", "", [&](Binder& b) { bind_dns(b, pool.discovery.dns, port); });
+  add("pools[].engine", "", [&](Binder& b) { bind_engine(b, pool.engine, engine_nodes); });
+  add("pools[].engine.authorization", "", [&](Binder& b) { bind_authorization(b, pool.engine); });
+  add("pools[].engine.tls", "", [&](Binder& b) { bind_engine_tls(b, pool.engine); });
+  add("pools[].metrics", "", [&](Binder& b) { bind_metrics(b, pool.metrics); });
+  add("pools[].deadlines", "", [&](Binder& b) { bind_deadlines(b, pool.deadlines); });
+  add("pools[].retries",
+      "Tried again: connecting failed, the engine answered 503 before any byte went to the client, or a "
+      "reused "
+      "connection closed before any answer.",
+      [&](Binder& b) { bind_retries(b, pool.retries); });
+  add("services[]", "A plain Service as HTTPRoutes name it.", [&](Binder& b) { bind_service(b, service); });
+  add("routing", "", [&](Binder& b) { bind_routing(b, s); });
+  add("admin", "", [&](Binder& b) { bind_admin(b, s); });
+  add("telemetry", "", [&](Binder& b) { bind_telemetry(b, s.telemetry); });
+  add("limits", "", [&](Binder& b) { bind_limits(b, s); });
+  return out;
+}
+
+}  // namespace penstock::config
