@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/arena.h"
 #include "base/result.h"
@@ -13,6 +14,16 @@
 #include "inference/request.h"
 
 namespace penstock::protocol {
+
+// How bodies are read (all JSON parsers alike):
+// * One pass over the bytes to their very end checks the grammar of RFC 8259; what stands behind the value,
+//   a broken array, a control character in a string, a byte order mark or nesting deeper than 100 levels is
+//   kBadRequest.
+// * Of equal keys the last one counts, as in the engines. Keys compare exactly, after their escapes.
+// * Strings are bytes. Text that isn't UTF-8 and lone surrogate escapes are accepted and forwarded byte for
+//   byte: the engine judges them. For hashing, raw bytes stand as they are and an escape that is no
+//   character becomes U+FFFD.
+// * Unknown keys, roles, block types and engine options are nobody's business here.
 
 // A request body in one piece, followed by at least kBodyPadding readable bytes (simdjson reads ahead).
 // The one copy of the body; bodies themselves are never changed, edits are splices made while sending.
@@ -33,8 +44,13 @@ struct Splice {
 struct ParsedBody {
   ApiKind api = ApiKind::kNone;
   std::string_view model;  // the last top-level "model"; empty when absent or not a string
-  // Where each top-level "model" string literal stands, quotes included, ascending: a rewrite replaces all.
+  // Where the value of each top-level "model" stands (a string literal with its quotes, or whatever else
+  // the client wrote there), ascending: a rewrite replaces all of them.
   std::span<const Splice> model_literals;
+  // The body is a JSON object, so rewrite_model() works on it.
+  bool rewritable = false;
+  size_t model_insert_offset = 0;   // just behind the opening brace: where a missing "model" goes
+  bool model_insert_comma = false;  // the object has other members
   bool streaming = false;
   std::optional<int64_t> max_output_tokens;
   std::string_view cache_salt;
@@ -42,7 +58,8 @@ struct ParsedBody {
   bool skip_response = false;
   // State that lives in one replica (previous_response_id, conversation): the id, or empty.
   std::string_view replica_state_id;
-  // Token ids given by the client, or the estimate's pseudo-tokens made while walking the body.
+  // Token ids given by the client, or the estimate's pseudo-tokens made while walking the body. Empty for
+  // bodies that cannot be estimated.
   std::span<const TokenizedPrompt> prompts;
   bool prompts_are_estimated = false;
 };
@@ -59,8 +76,23 @@ class RequestParser : public virtual Plugin {
                                    const PaddedBody& body, Arena& arena) const = 0;
 };
 
+// The body with another model name, as pieces to be sent one after the other. `size` is their sum.
+struct RewrittenBody {
+  std::span<const std::string_view> pieces;
+  size_t size = 0;
+};
+// Replaces every model literal by the quoted `target`, or inserts a "model" member where there is none;
+// all other bytes stay. Pieces point into the body and the arena. REQUIRES: parsed.rewritable.
+RewrittenBody rewrite_model(const PaddedBody& body, const ParsedBody& parsed, std::string_view target,
+                            Arena& arena);
+
+// The last top-level "model" of a body that no parser reads (rerank, tokenize, ...), for routing by model
+// name: empty when the body is no JSON object or has no such string.
+std::string_view find_model(const PaddedBody& body, Arena& arena);
+
 // Finds the parser for a path: the longest matching suffix wins, the first registered on a tie; a suffix
-// matches on a segment boundary. nullptr: none matches and there is no fallback.
+// matches on a segment boundary; one trailing slash is ignored. nullptr: none matches and there is no
+// fallback. A parser without suffixes is the fallback and ends the list: those after it are not used.
 class ParserTable {
  public:
   explicit ParserTable(std::span<const RequestParser* const> parsers);

@@ -11,7 +11,8 @@
 
 namespace penstock::protocol {
 
-// Token counts of one answer, merged over everything seen so far.
+// Token counts of one answer, merged over everything seen so far: a later non-zero count replaces an
+// earlier one, so usage that is repeated with each chunk counts once.
 struct Usage {
   uint64_t prompt_tokens = 0;
   uint64_t completion_tokens = 0;
@@ -23,6 +24,11 @@ struct Usage {
 // it. Never holds back more than an unfinished JSON string or SSE line that may contain the name (bounded;
 // beyond the bound the bytes pass unchanged). A body it can't read passes unchanged: reading never harms
 // the answer. One per request, on the request's loop.
+//
+// A model name is restored where it is the value of a "model" member at the top of a JSON value, or of its
+// "response" or "message" object, in unary JSON bodies and in the data of events, however split, spaced or
+// escaped. Usage is read from "usage" in the same places (OpenAI, Anthropic and vLLM names) and from
+// SGLang's "meta_info". Lines that are bare JSON are read like data lines.
 class ResponseReader {
  public:
   struct Options {
@@ -30,7 +36,7 @@ class ResponseReader {
     // Model-name restore: both non-empty and different turns it on.
     std::string_view served_model;
     std::string_view client_model;
-    size_t max_buffered_bytes = 1 << 20;  // of a unary JSON body, kept to find `usage`
+    size_t max_usage_bytes = 16 * 1024;  // of one `usage` object; larger ones are not read
   };
   explicit ResponseReader(const Options& options);
   ~ResponseReader();
@@ -55,6 +61,8 @@ class ResponseReader {
   // True once the first piece that carries model output has passed (SSE: the first event with content;
   // unary: the first body byte).
   bool first_token_seen() const;
+  // True once the engine reported a failure inside a stream ("error" member or event).
+  bool error_seen() const;
 
  private:
   struct State;
