@@ -1,0 +1,180 @@
+#include "discovery/file_discovery.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+namespace penstock::discovery {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class Recorder final : public EndpointSink {
+ public:
+  void endpoints(std::string_view, const std::vector<DiscoveredEndpoint>& all) override {
+    const std::lock_guard lock(mutex_);
+    ++calls_;
+    ids_.clear();
+    for (const auto& e : all) ids_.push_back(e.ns + "/" + e.name);
+    changed_.notify_all();
+  }
+  bool wait_for(const std::vector<std::string>& ids) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, seconds(20), [&] { return ids_ == ids; });
+  }
+  int calls() {
+    const std::lock_guard lock(mutex_);
+    return calls_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> ids_;
+  int calls_ = 0;
+};
+
+class FileDiscoveryTest : public ::testing::Test {
+ protected:
+  FileDiscoveryTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "penstock-file-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+    path_ = folder_ + "/endpoints.yaml";
+  }
+  ~FileDiscoveryTest() override { std::filesystem::remove_all(folder_); }
+  void write(std::string_view text) const { std::ofstream(path_, std::ios::trunc) << text; }
+  static std::string entries(std::initializer_list<const char*> names) {
+    std::string out = "endpoints:\n";
+    for (const char* name : names)
+      out += std::string("- {name: ") + name + ", address: 10.0.0.1, port: \"8000\"}\n";
+    return out;
+  }
+  FileDiscoveryOptions options(bool watch = true) const {
+    return {.path = path_, .watch = watch, .poll_interval = milliseconds(20), .settle = milliseconds(5)};
+  }
+
+  std::string folder_;
+  std::string path_;
+  Recorder sink_;
+};
+
+TEST_F(FileDiscoveryTest, ReadsTheReferencesExample) {
+  write(
+      "endpoints:\n- {name: ep1, namespace: ns1, address: 10.0.0.1, port: \"8000\"}\n"
+      "- {name: ep2, address: 10.0.0.2, port: \"8000\"}\n");
+  FileDiscovery discovery(options(false), sink_);
+  ASSERT_TRUE(discovery.start().ok());
+  EXPECT_TRUE(sink_.wait_for({"ns1/ep1", "default/ep2"}));
+  EXPECT_EQ(discovery.state_json(),
+            "{\"endpoints\":[\"default/ep2\",\"ns1/ep1\"],\"totalEndpoints\":2,\"maxEndpoints\":100}");
+}
+
+TEST_F(FileDiscoveryTest, AFirstLoadThatFailsIsTheCallersError) {
+  FileDiscovery missing(options(false), sink_);
+  EXPECT_THAT(missing.start().error().message, HasSubstr("file-discovery: initial load failed"));
+  write("endpoints:\n- {name: a, address: nowhere at all}\n");
+  FileDiscovery bad(options(false), sink_);
+  EXPECT_THAT(bad.start().error().message, HasSubstr("nowhere at all"));
+}
+
+TEST_F(FileDiscoveryTest, FollowsWritesInPlaceAndRenames) {
+  write(entries({"a"}));
+  FileDiscovery discovery(options(), sink_);
+  ASSERT_TRUE(discovery.start().ok());
+  ASSERT_TRUE(sink_.wait_for({"default/a"}));
+  write(entries({"a", "b"}));
+  ASSERT_TRUE(sink_.wait_for({"default/a", "default/b"}));
+  for (const char* name : {"c", "d", "e"}) {
+    std::ofstream(path_ + ".new") << entries({name});
+    ASSERT_EQ(std::rename((path_ + ".new").c_str(), path_.c_str()), 0);
+    ASSERT_TRUE(sink_.wait_for({std::string("default/") + name}));
+  }
+  std::filesystem::remove(path_);
+  write(entries({"f"}));
+  EXPECT_TRUE(sink_.wait_for({"default/f"}));
+}
+
+TEST_F(FileDiscoveryTest, FollowsALinkThatIsSwapped) {
+  std::filesystem::create_directory(folder_ + "/v1");
+  std::filesystem::create_directory(folder_ + "/v2");
+  std::ofstream(folder_ + "/v1/endpoints.yaml") << entries({"a"});
+  std::ofstream(folder_ + "/v2/endpoints.yaml") << entries({"b"});
+  std::filesystem::create_directory_symlink("v1", folder_ + "/..data");
+  std::filesystem::create_symlink("..data/endpoints.yaml", path_);
+  FileDiscovery discovery(options(), sink_);
+  ASSERT_TRUE(discovery.start().ok());
+  std::filesystem::create_directory_symlink("v2", folder_ + "/..data_tmp");
+  ASSERT_EQ(std::rename((folder_ + "/..data_tmp").c_str(), (folder_ + "/..data").c_str()), 0);
+  EXPECT_TRUE(sink_.wait_for({"default/b"}));
+}
+
+TEST_F(FileDiscoveryTest, ABadFileLeavesTheLastGoodEndpoints) {
+  write(entries({"a"}));
+  FileDiscovery discovery(options(false), sink_);
+  ASSERT_TRUE(discovery.start().ok());
+  write(entries({"a", "b"}) + "- {name: c, address: 10.0.0.3, port: \"99999\"}\n");
+  const Status bad = discovery.reload();
+  ASSERT_FALSE(bad.ok());
+  EXPECT_THAT(bad.error().message, HasSubstr("line 4"));
+  write("");
+  EXPECT_THAT(discovery.reload().error().message, HasSubstr("the file is empty"));
+  std::filesystem::remove(path_);
+  EXPECT_FALSE(discovery.reload().ok());
+  EXPECT_FALSE(discovery.reload().ok());
+  EXPECT_EQ(sink_.calls(), 1);
+  EXPECT_EQ(discovery.stats().failures, 3U) << "the same failure counts once";
+  write("endpoints: []\n");
+  EXPECT_TRUE(discovery.reload().ok());
+  EXPECT_TRUE(sink_.wait_for({}));
+}
+
+// HOT-03.
+TEST_F(FileDiscoveryTest, UnchangedContentIsNoChange) {
+  write(entries({"a"}));
+  FileDiscovery discovery(options(false), sink_);
+  ASSERT_TRUE(discovery.start().ok());
+  for (int i = 0; i < 10; ++i) {
+    write(entries({"a"}));
+    ASSERT_TRUE(discovery.reload().ok());
+  }
+  EXPECT_EQ(sink_.calls(), 1);
+}
+
+TEST_F(FileDiscoveryTest, AFileWrittenInPiecesIsReadWhenItIsComplete) {
+  write(entries({"a"}));
+  FileDiscovery discovery(options(), sink_);
+  ASSERT_TRUE(discovery.start().ok());
+  const std::string text = entries({"x", "y"});
+  std::ofstream out(path_, std::ios::trunc);
+  for (const char c : text) out << c << std::flush;
+  out.close();
+  EXPECT_TRUE(sink_.wait_for({"default/x", "default/y"}));
+}
+
+TEST_F(FileDiscoveryTest, PutsEndpointsIntoAPool) {
+  write(
+      "endpoints:\n- {name: a, address: \"fd00::1\", port: 8000, labels: {app: x}}\n"
+      "- {url: \"https://engine.example.com:8443\", name: b, labels: {app: y}}\n");
+  ManualClock clock;
+  SlotAllocator slots;
+  Pool pool({.name = "p", .selector = {{"app", "x"}}}, slots, clock);
+  Pool all({.name = "q"}, slots, clock);
+  PoolSink sink({&pool, &all});
+  FileDiscovery discovery(options(false), sink);
+  ASSERT_TRUE(discovery.start().ok());
+  ASSERT_EQ(pool.snapshot()->endpoints.size(), 1U);
+  EXPECT_EQ(pool.snapshot()->endpoints[0]->host_port, "[fd00::1]:8000");
+  ASSERT_EQ(all.snapshot()->endpoints.size(), 2U);
+  EXPECT_TRUE(all.snapshot()->endpoints[1]->tls);
+}
+
+}  // namespace
+}  // namespace penstock::discovery
