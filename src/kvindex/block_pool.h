@@ -19,6 +19,7 @@ class Cell {
     value_.store(value, std::memory_order_relaxed);
     return *this;
   }
+  Cell& operator=(const Cell& other) { return *this = static_cast<T>(other); }
   T acquire() const { return value_.load(std::memory_order_acquire); }
   void release(T value) { value_.store(value, std::memory_order_release); }
 
