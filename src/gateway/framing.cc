@@ -1,0 +1,176 @@
+#include "gateway/framing.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/strings.h"
+
+namespace penstock::gateway {
+
+namespace {
+
+using io::BodyFraming;
+using io::HeaderField;
+
+constexpr std::array<std::string_view, 12> kHopByHop{
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "content-length",
+    "expect",
+    "http2-settings",
+};
+
+constexpr std::array<std::string_view, 22> kControl{
+    "x-llm-d-inference-fairness-id",
+    "x-gateway-inference-fairness-id",
+    "x-llm-d-inference-objective",
+    "x-gateway-inference-objective",
+    "x-llm-d-model-name-rewrite",
+    "x-gateway-model-name-rewrite",
+    "x-llm-d-slo-ttft-ms",
+    "x-slo-ttft-ms",
+    "x-llm-d-slo-tpot-ms",
+    "x-slo-tpot-ms",
+    "x-llm-d-video-fps",
+    "x-llm-d-video-duration-seconds",
+    "x-llm-d-video-resolution",
+    "x-gateway-destination-endpoint-subset",
+    "x-gateway-destination-endpoint",
+    "x-gateway-destination-endpoint-served",
+    "x-llm-d-request-dropped-reason",
+    "x-gateway-model-name",
+    "x-prefiller-host-port",
+    "x-encoder-hosts-ports",
+    "x-data-parallel-host-port",
+    "x-kv-cache-source-host-port",
+};
+
+template <size_t N>
+bool contains(const std::array<std::string_view, N>& names, std::string_view name) {
+  return std::any_of(names.begin(), names.end(), [name](std::string_view n) { return n == name; });
+}
+
+// Which first letters occur among the names, so that most fields need one look.
+template <size_t N>
+constexpr std::array<bool, 256> first_letters(const std::array<std::string_view, N>& names) {
+  std::array<bool, 256> out{};
+  for (const std::string_view name : names) out[static_cast<unsigned char>(name[0])] = true;
+  return out;
+}
+constexpr std::array<bool, 256> kHopByHopLetters = first_letters(kHopByHop);
+
+}  // namespace
+
+bool is_hop_by_hop(std::string_view name) {
+  return !name.empty() && kHopByHopLetters[static_cast<unsigned char>(name[0])] && contains(kHopByHop, name);
+}
+
+bool is_control_field(std::string_view name) {
+  return name.starts_with("x-") && contains(kControl, name);
+}
+
+void request_fields(const io::RequestHead& head, const RequestRules& rules, std::string& scratch,
+                    std::vector<HeaderField>& out) {
+  const std::string_view connection = head.fields.get("connection");
+  // "close" and "keep-alive" name no field that isn't dropped anyway.
+  const bool names_fields =
+      !connection.empty() && !ascii_iequals(connection, "close") && !ascii_iequals(connection, "keep-alive");
+  std::string_view forwarded_for;
+  std::string_view forwarded_host;
+  out.push_back({"host", rules.host});
+  for (const HeaderField& field : head.fields) {
+    const std::string_view name = field.name;
+    if (name == "host") {
+      forwarded_host = field.value;
+      continue;
+    }
+    if (is_hop_by_hop(name)) continue;
+    if (names_fields && io::list_has_token(connection, name)) continue;
+    if (name == "x-request-id" || name == "x-forwarded-proto" || name == "x-forwarded-host") continue;
+    if (name == "x-forwarded-for") {
+      if (forwarded_for.empty()) {
+        forwarded_for = field.value;
+      } else {
+        out.push_back(field);
+      }
+      continue;
+    }
+    if (name == "authorization") {
+      if (rules.drop_credentials || (rules.to_engine && !rules.authorization.empty())) continue;
+    } else if (name == "x-api-key") {
+      if (rules.drop_credentials) continue;
+    } else if (name == "accept-encoding") {
+      if (rules.drop_accept_encoding) continue;
+    } else if (name == kModelNameHeader || (rules.to_engine && is_control_field(name))) {
+      continue;
+    }
+    out.push_back(field);
+  }
+  if (rules.to_engine && !rules.authorization.empty()) out.push_back({"authorization", rules.authorization});
+  out.push_back({"x-request-id", rules.request_id});
+  if (forwarded_for.empty()) {
+    if (!rules.peer_ip.empty()) out.push_back({"x-forwarded-for", rules.peer_ip});
+  } else {
+    scratch.assign(forwarded_for);
+    scratch += ", ";
+    scratch += rules.peer_ip;
+    out.push_back({"x-forwarded-for", scratch});
+  }
+  out.push_back({"x-forwarded-proto", rules.scheme});
+  if (!forwarded_host.empty()) out.push_back({"x-forwarded-host", forwarded_host});
+}
+
+void response_fields(const io::ResponseHead& head, const ResponseRules& rules,
+                     std::vector<HeaderField>& out) {
+  const std::string_view connection = head.fields.get("connection");
+  const bool names_fields =
+      !connection.empty() && !ascii_iequals(connection, "close") && !ascii_iequals(connection, "keep-alive");
+  for (const HeaderField& field : head.fields) {
+    const std::string_view name = field.name;
+    if (is_hop_by_hop(name) || name == "x-request-id") continue;
+    if (names_fields && io::list_has_token(connection, name)) continue;
+    if (rules.body_changed && (name == "content-md5" || name == "digest" || name == "content-digest" ||
+                               name == "repr-digest" || name == "etag" || name == "accept-ranges")) {
+      continue;
+    }
+    out.push_back(field);
+  }
+  out.push_back({"x-request-id", rules.request_id});
+  if (!rules.endpoint.empty()) out.push_back({"x-penstock-endpoint", rules.endpoint});
+}
+
+BodyFraming response_framing(std::string_view method, int status, std::optional<uint64_t> length,
+                             bool body_changed) {
+  if (status == 204 || status == 304) return BodyFraming::none();
+  if (method == "HEAD") return length ? BodyFraming::of_length(*length) : BodyFraming::none();
+  if (length && !body_changed) return BodyFraming::of_length(*length);
+  return BodyFraming::chunked();
+}
+
+uint64_t splice_body(std::string_view body, std::span<const director::BodyEdit> edits,
+                     std::vector<std::string_view>& out) {
+  uint64_t total = 0;
+  size_t at = 0;
+  const auto add = [&](std::string_view piece) {
+    if (piece.empty()) return;
+    out.push_back(piece);
+    total += piece.size();
+  };
+  for (const director::BodyEdit& edit : edits) {
+    assert(edit.offset >= at && edit.offset + edit.length <= body.size());
+    add(body.substr(at, edit.offset - at));
+    add(edit.replacement);
+    at = edit.offset + edit.length;
+  }
+  add(body.substr(at));
+  return total;
+}
+
+}  // namespace penstock::gateway

@@ -1,0 +1,35 @@
+#include "gateway/identity.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+
+namespace penstock::gateway {
+
+Result<std::string_view> identify(const config::ApiKeys& keys, const io::HeaderFields& fields) {
+  constexpr size_t kScheme = 7;  // "bearer "
+  std::string_view presented;
+  if (const auto authorization = fields.find("authorization")) {
+    if (authorization->size() > kScheme && ascii_iequals(authorization->substr(0, kScheme), "bearer ")) {
+      presented = trim(authorization->substr(kScheme));
+    }
+  } else if (const auto key = fields.find("x-api-key")) {
+    presented = *key;
+  }
+  if (presented.empty()) {
+    return Error{ErrorCode::kUnauthorized,
+                 "no API key was given: send 'Authorization: Bearer <key>' or 'x-api-key: <key>'"};
+  }
+  const std::string* name = keys.find(presented);
+  if (name == nullptr) return Error{ErrorCode::kUnauthorized, "the API key is not valid"};
+  return std::string_view(*name);
+}
+
+std::string_view usable_request_id(const io::HeaderFields& fields) {
+  const std::string_view id = fields.get("x-request-id");
+  if (id.empty() || id.size() > 128) return {};
+  return std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c < '\x7f'; }) ? id
+                                                                                         : std::string_view();
+}
+
+}  // namespace penstock::gateway
