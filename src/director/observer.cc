@@ -20,13 +20,9 @@ void Observer::start(Pool& pool, Request& request, AccessLog* access_log, size_t
   ended_ = false;
 }
 
-void Observer::head(int status, std::string_view content_type, std::string_view content_encoding,
-                    TimePoint now) {
+void Observer::head(int status, std::string_view content_type, std::string_view content_encoding) {
   status_ = status;
-  first_byte_at_ = now;
   Request& request = *request_;
-  if (request.tokens_until_first_byte) request.load.release_tokens();
-  pool_->metrics.moments[3]->observe(to_seconds(now - request.record.arrived_at));
   if (request.parsed.skip_response) return;
   protocol::ResponseReader::Options options;
   options.api = request.inference.api;
@@ -40,6 +36,12 @@ void Observer::head(int status, std::string_view content_type, std::string_view 
 
 void Observer::piece(std::string_view piece, TimePoint now, std::vector<std::string_view>& out) {
   bytes_out_ += piece.size();
+  if (first_byte_at_ == kNever && !piece.empty()) {
+    first_byte_at_ = now;
+    request_->record.first_token_at = now;
+    if (request_->tokens_until_first_byte) request_->load.release_tokens();
+    pool_->metrics.moments[3]->observe(to_seconds(now - request_->record.arrived_at));
+  }
   if (reader_) {
     reader_->feed(piece, out);
     if (reader_->is_event_stream()) {

@@ -22,7 +22,7 @@ class Observer {
   void start(Pool& pool, Request& request, AccessLog* access_log, size_t loop);
 
   // The head of the answer that goes to the client. Failed attempts are not shown to the observer.
-  void head(int status, std::string_view content_type, std::string_view content_encoding, TimePoint now);
+  void head(int status, std::string_view content_type, std::string_view content_encoding);
   // True when bytes may be changed or held back: the answer then has no content-length of its own.
   bool rewrites() const { return reader_ && reader_->rewrites(); }
   bool is_event_stream() const { return reader_ && reader_->is_event_stream(); }

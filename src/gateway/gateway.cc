@@ -1,0 +1,257 @@
+#include "gateway/gateway.h"
+
+#include <array>
+#include <random>
+
+#include "gateway/core.h"
+#include "gateway/proxy.h"
+#include "io/http_server.h"
+#include "protocol/errors.h"
+
+namespace penstock::gateway {
+
+namespace {
+
+// The parsers a listener reads model names with, before a pool and its policy are known.
+constexpr std::array<std::string_view, 3> kRoutingParsers{"openai-parser", "anthropic-parser",
+                                                          "vllmhttp-parser"};
+
+io::HttpServerOptions server_options(const config::ListenerSettings& settings) {
+  io::HttpServerOptions options;
+  options.max_header_bytes = static_cast<size_t>(settings.limits.header_bytes);
+  options.max_connections = static_cast<uint32_t>(settings.limits.connections);
+  options.header_timeout = settings.header_timeout;
+  options.body_timeout = settings.body_timeout;
+  options.idle_timeout = settings.keep_alive;
+  options.write_timeout = settings.write_timeout;
+  options.error_body = [](int status, std::string_view reason) {
+    std::string body = R"({"error":{"message":")";
+    body += reason;
+    body += R"(","type":")";
+    body += status < 500 ? "invalid_request_error" : "server_error";
+    body += R"(","param":null,"code":)" + std::to_string(status) + "}}";
+    return io::HttpServerOptions::ErrorBody{"application/json", std::move(body)};
+  };
+  return options;
+}
+
+uint64_t seed_from_system() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32U) | device();
+}
+
+bool names_pool(const director::Pool& pool, std::string_view name) {
+  return name == pool.name || name == pool.ns + "/" + pool.name;
+}
+
+}  // namespace
+
+struct Gateway::Impl {
+  struct Served {
+    std::shared_ptr<ListenerState> state;
+    std::unique_ptr<io::HttpServer> server;
+  };
+
+  Impl(io::LoopGroup& loops, telemetry::MetricRegistry& registry, const Clock& clock,
+       director::AccessLog* log, GatewayOptions options)
+      : core(loops, clock, log, options), metrics(registry), parts(loops.size()) {}
+
+  Core core;
+  telemetry::MetricRegistry& metrics;
+  uint64_t collector = 0;
+  std::vector<std::unique_ptr<LoopPart>> parts;
+  std::vector<Served> listeners;
+};
+
+Gateway::Gateway(io::LoopGroup& loops, telemetry::MetricRegistry& metrics, const Clock& clock,
+                 director::AccessLog* access_log, GatewayOptions options, std::vector<GatewayPool> pools,
+                 std::vector<GatewayService> services) {
+  if (options.seed == 0) options.seed = seed_from_system();
+  impl_ = std::make_unique<Impl>(loops, metrics, clock, access_log, options);
+  Core& core = impl_->core;
+  auto& ejections = metrics.counter({"penstock_endpoint_ejections_total",
+                                     "Times an endpoint was left out for a while after failures, by pool.",
+                                     {"pool"}});
+  for (GatewayPool& pool : pools) {
+    core.pools.push_back(std::make_unique<PoolState>(std::move(pool)));
+    core.pools.back()->ejections = &ejections.with({core.pools.back()->config.pool->name});
+  }
+  for (GatewayService& service : services) {
+    core.services.push_back(std::make_unique<ServiceState>(std::move(service)));
+  }
+  core.client_disconnects = &metrics
+                                 .counter({"penstock_client_disconnects_total",
+                                           "Requests whose client left before the answer ended.",
+                                           {}})
+                                 .with({});
+
+  std::vector<const protocol::RequestParser*> parsers;
+  for (const PluginDescriptor& descriptor : protocol::parser_plugins()) {
+    for (const std::string_view type : kRoutingParsers) {
+      if (descriptor.type != type) continue;
+      auto made = descriptor.create(PluginFactoryContext{type, nullptr, "", metrics, clock, loops.size()});
+      if (!made.ok()) continue;
+      (*made)->set_identity(std::string(type), std::string(type));
+      if (const auto* parser = dynamic_cast<const protocol::RequestParser*>(made->get())) {
+        parsers.push_back(parser);
+        core.parser_plugins.push_back(*std::move(made));
+      }
+    }
+  }
+  core.parsers = std::make_unique<protocol::ParserTable>(parsers);
+
+  impl_->collector = metrics.add_collector([&core](telemetry::Writer& out) {
+    out.header("penstock_requests_active", "Requests being served right now.", telemetry::MetricType::kGauge);
+    out.sample("penstock_requests_active", {},
+               static_cast<double>(core.active_requests.load(std::memory_order_relaxed)));
+    out.header("penstock_body_bytes_buffered", "Bytes of request bodies in memory.",
+               telemetry::MetricType::kGauge);
+    out.sample("penstock_body_bytes_buffered", {},
+               static_cast<double>(core.buffered_bytes.load(std::memory_order_relaxed)));
+    out.header("penstock_body_bytes_limit", "Bytes of request bodies that may be in memory at once.",
+               telemetry::MetricType::kGauge);
+    out.sample("penstock_body_bytes_limit", {}, static_cast<double>(core.options.buffered_bytes));
+  });
+}
+
+Gateway::~Gateway() {
+  if (impl_->collector != 0) impl_->metrics.remove_collector(impl_->collector);
+}
+
+Status Gateway::set_routes(const config::Manifests& manifests, std::optional<size_t> default_pool,
+                           std::vector<std::string>& warnings) {
+  std::vector<RouteTable::Target> pools;
+  for (const auto& pool : impl_->core.pools)
+    pools.push_back({pool->config.pool->ns, pool->config.pool->name});
+  std::vector<RouteTable::Target> services;
+  for (const auto& service : impl_->core.services) {
+    services.push_back({service->config.ns, service->config.name});
+  }
+  auto table = RouteTable::compile(manifests, pools, services, default_pool, warnings);
+  if (!table.ok()) return std::move(table).error();
+  impl_->core.routes.publish(*std::move(table));
+  return {};
+}
+
+void Gateway::set_upstream(size_t pool, std::shared_ptr<const UpstreamSettings> upstream) {
+  impl_->core.pools[pool]->upstream.publish(std::move(upstream));
+}
+
+void Gateway::set_api_keys(std::string_view listener, std::shared_ptr<const config::ApiKeys> keys) {
+  for (Impl::Served& served : impl_->listeners) {
+    if (served.state->config.settings.name == listener) served.state->api_keys.publish(keys);
+  }
+}
+
+Result<io::SocketAddress> Gateway::listen(GatewayListener listener) {
+  auto state = std::make_shared<ListenerState>(std::move(listener));
+  const config::ListenerSettings& settings = state->config.settings;
+  auto& responses = impl_->metrics.counter({"penstock_http_responses_total",
+                                            "Answers by listener and class of status; none: no answer.",
+                                            {"listener", "class"}});
+  constexpr std::array<std::string_view, 6> kClasses{"none", "1xx", "2xx", "3xx", "4xx", "5xx"};
+  for (size_t i = 0; i < kClasses.size(); ++i) {
+    state->responses[i] = &responses.with({settings.name, kClasses[i]});
+  }
+  auto server = std::make_unique<io::HttpServer>(impl_->core.loops, server_options(settings),
+                                                 std::make_shared<Proxy>(state, impl_->core, impl_->parts));
+  state->route_port =
+      state->config.gateway_port != 0 ? state->config.gateway_port : state->config.address.port();
+  auto bound = server->listen(state->config.address, state->config.tls, settings.name);
+  if (!bound.ok()) {
+    return Error{ErrorCode::kInvalidConfig, "listener " + settings.name + " cannot listen on " +
+                                                state->config.address.to_string() + ": " +
+                                                bound.error().message};
+  }
+  impl_->listeners.push_back({std::move(state), std::move(server)});
+  return bound;
+}
+
+void Gateway::begin_drain() {
+  for (Impl::Served& served : impl_->listeners) served.server->begin_drain();
+}
+
+void Gateway::stop(Duration drain) {
+  begin_drain();
+  const TimePoint until = impl_->core.clock.now() + drain;
+  for (Impl::Served& served : impl_->listeners) {
+    served.server->stop(std::max<Duration>(Duration::zero(), until - impl_->core.clock.now()));
+    served.server.reset();
+  }
+  impl_->listeners.clear();
+}
+
+Result<std::string> Gateway::explain(const ExplainRequest& request) {
+  io::Loop* loop = io::Loop::current();
+  if (loop == nullptr || loop->index() >= impl_->parts.size() ||
+      &impl_->core.loops.at(loop->index()) != loop) {
+    return Error{ErrorCode::kInternal, "explain() was called outside the gateway's loops"};
+  }
+  std::unique_ptr<LoopPart>& part = impl_->parts[loop->index()];
+  if (part == nullptr) part = std::make_unique<LoopPart>(impl_->core, *loop);
+
+  std::vector<HeaderField> fields;
+  std::vector<io::HeaderField> route_fields;
+  std::string_view authority;
+  for (const auto& [name, value] : request.headers) {
+    fields.push_back({name, value});
+    route_fields.push_back({name, value});
+    if (name == "host") authority = value;
+  }
+  // The body with the readable bytes a parser needs after it.
+  std::string padded = request.body;
+  padded.append(protocol::kBodyPadding, '\0');
+  const protocol::PaddedBody body{padded.data(), request.body.size()};
+  const std::string_view target = request.path;
+  const size_t question = target.find('?');
+
+  std::unique_ptr<ExchangeState> state = part->take();
+  Result<std::string> result = Error{ErrorCode::kNotFound, "no route matches the request"};
+  size_t chosen = part->pools.size();
+  if (!request.pool.empty()) {
+    for (size_t i = 0; i < part->pools.size(); ++i) {
+      if (names_pool(*impl_->core.pools[i]->config.pool, request.pool)) chosen = i;
+    }
+    if (chosen == part->pools.size()) {
+      result = Error{ErrorCode::kNotFound, "there is no pool named " + request.pool};
+    }
+  } else if (const auto routes = part->routes.current(); routes != nullptr) {
+    RouteQuery query;
+    query.port = impl_->listeners.empty() ? uint16_t{0} : impl_->listeners[0].state->route_port;
+    query.host = authority;
+    query.method = request.method;
+    query.path = target.substr(0, question);
+    query.query = question == std::string_view::npos ? std::string_view() : target.substr(question + 1);
+    query.headers = route_fields;
+    if (impl_->core.parsers->claims(query.path)) {
+      auto parsed =
+          impl_->core.parsers->find(query.path)->parse(query.path, fields, body, state->request.arena);
+      if (parsed.ok()) query.model = parsed->model;
+    }
+    const RouteRule* rule = routes->match(query);
+    const RouteBackend* backend = rule == nullptr ? nullptr : rule->choose(part->random);
+    if (backend != nullptr && backend->kind == RouteBackend::Kind::kPool) {
+      chosen = backend->index;
+    } else if (backend != nullptr) {
+      result = Error{ErrorCode::kNotFound, "the route leads to " + backend->name + ", which is no pool"};
+    }
+  }
+  if (chosen < part->pools.size()) {
+    director::RequestInput input;
+    input.request_id = "explain";
+    input.method = request.method;
+    input.path = target.substr(0, question);
+    input.headers = fields;
+    input.body = body;
+    input.received_at = impl_->core.clock.now();
+    result = part->pools[chosen]->director.explain(state->request, input);
+  }
+  part->give_back(std::move(state));
+  return result;
+}
+
+Gateway::Stats Gateway::stats() const {
+  return {impl_->core.active_requests.load(), impl_->core.buffered_bytes.load(), impl_->core.requests.load()};
+}
+
+}  // namespace penstock::gateway

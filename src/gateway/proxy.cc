@@ -1,0 +1,779 @@
+#include "gateway/proxy.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+#include "gateway/framing.h"
+#include "gateway/identity.h"
+#include "protocol/errors.h"
+#include "telemetry/log.h"
+
+namespace penstock::gateway {
+
+namespace {
+
+using io::BodyPiece;
+using io::HttpExchange;
+using io::Task;
+
+constexpr size_t kUnknownBodyReserve = 64 << 10;  // taken for a body of unknown length before it is read
+constexpr size_t kMaxExcluded = 8;
+
+// A share of the bytes of bodies that may be in memory at once. Given back when destroyed.
+class BodyShare {
+ public:
+  explicit BodyShare(Core& core) : core_(core) {}
+  BodyShare(const BodyShare&) = delete;
+  BodyShare& operator=(const BodyShare&) = delete;
+  ~BodyShare() {
+    if (held_ != 0) core_.buffered_bytes.fetch_sub(held_, std::memory_order_relaxed);
+  }
+  // False when the gateway holds too much; what was held before stays.
+  bool resize(int64_t bytes) {
+    if (bytes == held_) return true;
+    const int64_t before = core_.buffered_bytes.fetch_add(bytes - held_, std::memory_order_relaxed);
+    if (bytes > held_ && before + bytes - held_ > core_.options.buffered_bytes) {
+      core_.buffered_bytes.fetch_sub(bytes - held_, std::memory_order_relaxed);
+      return false;
+    }
+    held_ = bytes;
+    return true;
+  }
+
+ private:
+  Core& core_;
+  int64_t held_ = 0;
+};
+
+// Avoids an endpoint for a while after failures in a row: 250 ms, doubling up to 30 s.
+void note_failure(const Endpoint& endpoint, TimePoint now, PoolState& pool, uint32_t tolerated) {
+  EndpointLive& live = *endpoint.live;
+  const uint32_t failures = live.consecutive_failures.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (failures <= tolerated) return;
+  const uint32_t doublings = std::min<uint32_t>(failures - tolerated - 1, 7);
+  const Duration away =
+      std::min<Duration>(std::chrono::milliseconds(250 << doublings), std::chrono::seconds(30));
+  live.ejected_until_ns.store((now + away).time_since_epoch().count(), std::memory_order_relaxed);
+  pool.ejections->add();
+}
+
+void note_success(const Endpoint& endpoint) {
+  EndpointLive& live = *endpoint.live;
+  if (live.consecutive_failures.load(std::memory_order_relaxed) == 0) return;
+  live.consecutive_failures.store(0, std::memory_order_relaxed);
+  live.ejected_until_ns.store(0, std::memory_order_relaxed);
+}
+
+bool is_websocket(const io::HeaderFields& fields) {
+  const auto upgrade = fields.find("upgrade");
+  return upgrade && io::list_has_token(*upgrade, "websocket");
+}
+
+bool loads_adapters(std::string_view path) {
+  return path.ends_with("/load_lora_adapter") || path.ends_with("/unload_lora_adapter") ||
+         path == "/adapters" || path.starts_with("/adapters/");
+}
+
+class Exchange {
+ public:
+  Exchange(Core& core, LoopPart& part, ListenerState& listener, HttpExchange& http, ExchangeState& state)
+      : core_(core), part_(part), listener_(listener), http_(http), state_(state) {
+    now_ = core.clock.now();
+    arrived_at_ = now_;
+  }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  Task<void> run();
+
+ private:
+  // Where a request ends: what the accounts say.
+  void end(int status, std::string_view reason, const Error* error);
+  // Answers with the error in the client's shape, or breaks a response off that has begun.
+  Task<void> fail(Error error, std::string_view reason);
+  // What an error means when the client may be gone or the time may be up.
+  Task<void> fail_waiting(Error error, std::string_view reason);
+  Task<void> respond_json(int status, std::string body);
+
+  Task<void> route();
+  Task<void> serve_models(bool all_pools, size_t pool_index);
+  Task<void> serve_pool(PoolPart& pool, const RouteRule& rule);
+  Task<void> serve_service(ServiceState& service, const RouteRule& rule);
+
+  struct Attempt {
+    io::HttpCall call;
+    const io::ResponseHead* head = nullptr;  // nullptr: `error` says why
+    Error error;
+    bool sent = false;  // the request may have reached the engine
+  };
+  Task<void> forward(PoolPart& pool);
+  Task<void> attempt(PoolPart& pool, const Endpoint& endpoint, const UpstreamSettings& settings,
+                     Attempt& out);
+  bool choose_another(PoolPart& pool, std::string_view reason);
+  Task<void> stream_back(PoolPart& pool, Attempt& done);
+  Task<void> stream_service(io::HttpCall& call, const io::ResponseHead& head);
+  // Reads the body into memory within the limits; false: the exchange is over.
+  Task<bool> read_body();
+
+  void start_deadline(Duration total);
+  static void total_expired(void* self);
+  void convert_fields();
+  std::string_view endpoint_header() const {
+    return core_.options.tell_endpoint ? state_.request.record.winner_host_port : std::string_view();
+  }
+  bool client_gone() const { return http_.cancel_token().cancelled(); }
+
+  Core& core_;
+  LoopPart& part_;
+  ListenerState& listener_;
+  HttpExchange& http_;
+  ExchangeState& state_;
+  BodyShare share_{core_};
+  TimePoint now_;
+  TimePoint arrived_at_;
+  std::string_view request_id_;
+  std::string_view identity_;
+  std::shared_ptr<const config::ApiKeys> keys_;
+  std::shared_ptr<const RouteTable> routes_;
+  std::shared_ptr<const UpstreamSettings> upstream_;
+  director::Pool* pool_ = nullptr;  // set: the observer was started and ends the accounts
+  protocol::PaddedBody body_;
+  bool body_read_ = false;
+  ApiKind api_ = ApiKind::kNone;
+  uint32_t attempts_ = 0;
+  std::array<EndpointSlot, kMaxExcluded> excluded_{};
+  size_t excluded_count_ = 0;
+  bool ended_ = false;
+};
+
+Task<void> Exchange::run() {
+  const io::RequestHead& head = http_.request();
+  if (core_.options.trust_request_id) request_id_ = usable_request_id(head.fields);
+  if (request_id_.empty()) {
+    part_.make_request_id(state_.made_id);
+    request_id_ = {state_.made_id.data(), state_.made_id.size()};
+  }
+
+  const int64_t active = core_.active_requests.load(std::memory_order_relaxed);
+  const int64_t here = listener_.streams.load(std::memory_order_relaxed);
+  if (active > core_.options.streams || here > listener_.config.settings.limits.streams) {
+    co_await fail(Error{ErrorCode::kServiceUnavailable,
+                        "the gateway serves as many requests as its limit allows (streams)"},
+                  "limit_streams");
+    co_return;
+  }
+
+  keys_ = listener_.api_keys.version() == 0 ? nullptr : listener_.api_keys.get();
+  if (keys_ != nullptr) {
+    Result<std::string_view> caller = identify(*keys_, head.fields);
+    if (!caller.ok()) {
+      co_await fail(std::move(caller).error(), "unauthorized");
+      co_return;
+    }
+    identity_ = *caller;
+  }
+  if (is_websocket(head.fields) || head.method == "CONNECT") {
+    co_await fail(
+        Error{ErrorCode::kNotImplemented, "this gateway does not pass WebSocket upgrades and CONNECT"},
+        "not_supported");
+    co_return;
+  }
+  co_await route();
+}
+
+Task<void> Exchange::route() {
+  const io::RequestHead& head = http_.request();
+  routes_ = part_.routes.current();
+  if (routes_ == nullptr) {
+    co_await fail(Error{ErrorCode::kServiceUnavailable, "the gateway has no routes yet"}, "no_routes");
+    co_return;
+  }
+  RouteQuery query;
+  query.port = listener_.route_port;
+  query.host = head.authority;
+  query.method = head.method;
+  query.path = head.path;
+  query.query = head.query;
+  query.headers = head.fields.all();
+  const bool by_model = routes_->needs_model(query.port, query.host);
+  const bool lists_models = (head.method == "GET" || head.method == "HEAD") &&
+                            (head.path == "/v1/models" || head.path.starts_with("/v1/models/"));
+  if (by_model && !lists_models && http_.content_length() != uint64_t{0} &&
+      core_.parsers->claims(head.path)) {
+    if (!co_await read_body()) co_return;
+    convert_fields();
+    auto parsed =
+        core_.parsers->find(head.path)->parse(head.path, state_.decision_fields, body_, state_.request.arena);
+    if (!parsed.ok()) {
+      co_await fail(std::move(parsed).error(), "bad_request");
+      co_return;
+    }
+    api_ = parsed->api;
+    query.model = parsed->model;
+  }
+  const RouteRule* rule = routes_->match(query);
+  if (lists_models && by_model && rule == nullptr) {
+    co_await serve_models(true, 0);
+    co_return;
+  }
+  if (rule == nullptr) {
+    if (!query.model.empty()) {
+      co_await fail(
+          Error{ErrorCode::kNotFound, "no route matches the request: the model `" + std::string(query.model) +
+                                          "` does not exist behind " + std::string(head.path)},
+          "no_route");
+    } else {
+      co_await fail(Error{ErrorCode::kNotFound,
+                          "no route matches " + std::string(head.method) + " " + std::string(head.path)},
+                    "no_route");
+    }
+    co_return;
+  }
+  const RouteBackend* backend = rule->choose(part_.random);
+  if (backend == nullptr || backend->kind == RouteBackend::Kind::kInvalid) {
+    co_await fail(Error{ErrorCode::kInternal,
+                        backend == nullptr ? "route " + rule->route_name + " has no backend"
+                                           : "route " + rule->route_name +
+                                                 " names a backend that is not known: " + backend->name},
+                  "invalid_backend");
+    co_return;
+  }
+  if (backend->kind == RouteBackend::Kind::kService) {
+    co_await serve_service(*core_.services[backend->index], *rule);
+  } else if (lists_models) {
+    co_await serve_models(false, backend->index);
+  } else {
+    co_await serve_pool(*part_.pools[backend->index], *rule);
+  }
+}
+
+void Exchange::convert_fields() {
+  const io::HeaderFields& fields = http_.request().fields;
+  if (state_.decision_fields.size() == fields.size()) return;
+  state_.decision_fields.clear();
+  for (const io::HeaderField& field : fields) state_.decision_fields.push_back({field.name, field.value});
+}
+
+Task<bool> Exchange::read_body() {
+  if (body_read_) co_return true;
+  const auto limit = static_cast<size_t>(listener_.config.settings.limits.body_bytes);
+  const std::optional<uint64_t> declared = http_.content_length();
+  if (declared && *declared == 0) {
+    static constexpr std::array<char, protocol::kBodyPadding> kNothing{};
+    body_ = {kNothing.data(), 0};
+    body_read_ = true;
+    co_return true;
+  }
+  if (declared && *declared > limit) {
+    co_await fail(Error{ErrorCode::kPayloadTooLarge, "the request body has " + std::to_string(*declared) +
+                                                         " bytes, the limit is " + std::to_string(limit) +
+                                                         " (limits.bodyBytes)"},
+                  "limit_body");
+    co_return false;
+  }
+  const bool room = share_.resize(static_cast<int64_t>(declared.value_or(kUnknownBodyReserve)));
+  Result<std::span<char>> read = Error{};
+  if (room) read = co_await http_.read_all(limit);
+  if (!room || (read.ok() && !share_.resize(static_cast<int64_t>(read->size())))) {
+    co_await fail(Error{ErrorCode::kServiceUnavailable,
+                        "the gateway holds as many bytes of request bodies as its limit allows (" +
+                            std::to_string(core_.options.buffered_bytes) + ", bufferedBytes)"},
+                  "limit_buffered");
+    co_return false;
+  }
+  if (!read.ok()) {
+    co_await fail_waiting(std::move(read).error(), "request_body");
+    co_return false;
+  }
+  body_ = {read->data(), read->size()};
+  body_read_ = true;
+  co_return true;
+}
+
+Task<void> Exchange::serve_pool(PoolPart& pool, const RouteRule& rule) {
+  const io::RequestHead& head = http_.request();
+  if (loads_adapters(head.path)) {
+    co_await fail(Error{ErrorCode::kNotImplemented,
+                        "adapters are loaded and unloaded per replica; ask the engines directly"},
+                  "not_supported");
+    co_return;
+  }
+  const std::string_view type = head.fields.get("content-type");
+  if (type.size() >= 10 && ascii_iequals(type.substr(0, 10), "multipart/")) {
+    co_await fail(Error{ErrorCode::kNotImplemented, "this gateway does not route multipart bodies yet"},
+                  "not_supported");
+    co_return;
+  }
+  if (!co_await read_body()) co_return;
+  convert_fields();
+
+  upstream_ = pool.upstream.current();
+  pool_ = pool.shared.config.pool;
+  state_.observer.start(*pool_, state_.request, core_.access_log, part_.loop.index());
+  director::RequestInput input;
+  input.request_id = request_id_;
+  input.method = head.method;
+  input.path = head.path;
+  input.headers = state_.decision_fields;
+  input.body = body_;
+  input.identity = identity_;
+  input.received_at = arrived_at_;
+  Status decided = pool.director.decide(state_.request, input);
+  api_ = state_.request.inference.api;
+  if (!decided.ok()) {
+    co_await fail(std::move(decided).error(), "rejected");
+    co_return;
+  }
+  start_deadline(rule.request_timeout.value_or(upstream_->deadlines.total));
+  co_await forward(pool);
+  state_.total_timer.disarm();
+}
+
+void Exchange::start_deadline(Duration total) {
+  state_.total_expired = false;
+  state_.cancel.reset();
+  state_.cancel.follow(http_.cancel_token());
+  if (total > Duration::zero()) state_.total_timer.arm_coarse(total, &Exchange::total_expired, &state_);
+}
+
+void Exchange::total_expired(void* context) {
+  auto* state = static_cast<ExchangeState*>(context);
+  state->total_expired = true;
+  state->cancel.cancel();
+}
+
+Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint, const UpstreamSettings& settings,
+                             Attempt& out) {
+  const io::RequestHead& head = http_.request();
+  const director::Request& request = state_.request;
+  RequestRules rules;
+  rules.drop_credentials = keys_ != nullptr;
+  rules.authorization = settings.authorization;
+  rules.drop_accept_encoding = request.restore_model;
+  rules.request_id = request_id_;
+  rules.peer_ip = part_.peer_ip(http_.connection());
+  rules.scheme = http_.connection().tls ? "https" : "http";
+  rules.host = endpoint.host_port;
+  state_.fields.clear();
+  request_fields(head, rules, state_.scratch, state_.fields);
+  state_.pieces.clear();
+  const uint64_t length = splice_body(body_.view(), request.edits, state_.pieces);
+
+  io::HttpRequest message;
+  message.method = head.method;
+  message.target = head.target;
+  message.fields = state_.fields;
+  const bool bodyless = length == 0 && (head.method == "GET" || head.method == "HEAD");
+  message.framing = bodyless ? io::BodyFraming::none() : io::BodyFraming::of_length(length);
+  message.body = state_.pieces;
+  io::HttpCallOptions options;
+  options.connect_timeout = settings.deadlines.connect;
+  options.first_byte_timeout = settings.deadlines.first_byte;
+  options.idle_timeout = settings.deadlines.idle;
+  options.token = state_.cancel.token();
+
+  for (;;) {
+    out.head = nullptr;
+    out.sent = false;
+    Result<io::HttpCall> started =
+        co_await pool.client.start(pool.destination(endpoint, upstream_), message, options);
+    if (!started.ok()) {
+      out.error = std::move(started).error();
+      co_return;
+    }
+    out.call = *std::move(started);
+    out.sent = true;
+    Result<const io::ResponseHead*> answer = co_await out.call.response();
+    if (answer.ok()) {
+      out.head = *answer;
+      co_return;
+    }
+    out.error = std::move(answer).error();
+    if (!out.call.failed_stale() || options.fresh_connection) co_return;
+    // The engine had closed the idle connection; it saw nothing of this request.
+    options.fresh_connection = true;
+    out.call.close();
+    pool_->metrics.retries.with({pool_->name, "stale_connection"}).add();
+  }
+}
+
+bool Exchange::choose_another(PoolPart& pool, std::string_view reason) {
+  if (attempts_ >= upstream_->attempts || excluded_count_ == kMaxExcluded) return false;
+  if (client_gone() || state_.total_expired) return false;
+  excluded_[excluded_count_++] = state_.request.endpoint->slot;
+  const std::string_view winner = state_.request.record.winner;
+  const std::string_view address = state_.request.record.winner_host_port;
+  if (!pool.director.decide_again(state_.request, std::span(excluded_).first(excluded_count_)).ok()) {
+    // What the client gets is still the failed endpoint's answer.
+    state_.request.record.winner = winner;
+    state_.request.record.winner_host_port = address;
+    return false;
+  }
+  pool_->metrics.retries.with({pool_->name, reason}).add();
+  return true;
+}
+
+Task<void> Exchange::forward(PoolPart& pool) {
+  for (;;) {
+    ++attempts_;
+    Attempt done;
+    const std::shared_ptr<const Endpoint> endpoint = state_.request.endpoint;
+    co_await attempt(pool, *endpoint, *upstream_, done);
+    now_ = core_.clock.now();
+    if (done.head == nullptr) {
+      const bool cancelled = client_gone() || state_.total_expired;
+      // Only what certainly never reached an engine may go to another one.
+      const bool retriable = !done.sent && !cancelled;
+      if (!cancelled) note_failure(*endpoint, now_, pool.shared, done.sent ? 2 : 0);
+      done.call.close();
+      if (retriable && choose_another(pool, "connect")) continue;
+      co_await fail_waiting(std::move(done.error), done.sent ? "engine_error" : "connect");
+      co_return;
+    }
+    if (done.head->status == 503) {
+      note_failure(*endpoint, now_, pool.shared, 2);
+      if (choose_another(pool, "status_503")) {
+        done.call.close();
+        continue;
+      }
+    } else if (done.head->status < 500) {
+      note_success(*endpoint);
+    }
+    co_await stream_back(pool, done);
+    co_return;
+  }
+}
+
+Task<void> Exchange::stream_back(PoolPart&, Attempt& done) {
+  director::Observer& observer = state_.observer;
+  const io::ResponseHead& head = *done.head;
+  observer.head(head.status, head.fields.get("content-type"), head.fields.get("content-encoding"));
+  const bool changed = observer.rewrites();
+  state_.fields.clear();
+  response_fields(head, {request_id_, endpoint_header(), changed}, state_.fields);
+  const int status = head.status;
+  Status wrote =
+      http_.write_head(status, state_.fields,
+                       response_framing(http_.request().method, status, done.call.content_length(), changed));
+  if (!wrote.ok()) {
+    co_await fail(std::move(wrote).error(), "engine_error");
+    co_return;
+  }
+  // A stream's head must not wait for its first event, which may be a prefill away.
+  bool flushed = !observer.is_event_stream();
+  for (;;) {
+    if (!flushed) {
+      flushed = true;
+      wrote = co_await http_.flush();
+      if (!wrote.ok()) break;
+    }
+    Result<BodyPiece> piece = co_await done.call.read();
+    now_ = core_.clock.now();
+    if (!piece.ok()) {
+      done.call.close();
+      if (client_gone()) {
+        end(status, "client_disconnect", nullptr);
+        co_return;
+      }
+      Error error = std::move(piece).error();
+      if (state_.total_expired) {
+        error = Error{ErrorCode::kGatewayTimeout, "the answer did not end before its deadline"};
+      }
+      if (observer.is_event_stream()) {
+        state_.pieces.clear();
+        observer.body_end(state_.pieces);
+        const std::string event = protocol::error_event(error, api_, http_.request().path, request_id_);
+        state_.pieces.push_back(event);
+        (void)co_await http_.finish(state_.pieces);
+      } else {
+        http_.abort();
+      }
+      end(status, state_.total_expired ? "deadline" : "engine_died", &error);
+      co_return;
+    }
+    state_.pieces.clear();
+    observer.piece(piece->data, now_, state_.pieces);
+    if (piece->last) {
+      observer.body_end(state_.pieces);
+      wrote = co_await http_.finish(state_.pieces, done.call.trailers().all());
+      if (!wrote.ok()) break;
+      done.call.close();
+      end(status, "ok", nullptr);
+      co_return;
+    }
+    if (state_.pieces.empty()) continue;
+    wrote = co_await http_.write(state_.pieces);
+    if (!wrote.ok()) break;
+  }
+  // The client takes nothing any more.
+  done.call.close();
+  http_.abort();
+  end(status, "client_disconnect", nullptr);
+}
+
+Task<void> Exchange::serve_service(ServiceState& service, const RouteRule& rule) {
+  const io::RequestHead& head = http_.request();
+  if (service.config.targets.empty()) {
+    co_await fail(Error{ErrorCode::kServiceUnavailable, "service " + service.config.name + " has no targets"},
+                  "no_endpoints");
+    co_return;
+  }
+  const io::HttpDestination& target =
+      service.config
+          .targets[service.next.fetch_add(1, std::memory_order_relaxed) % service.config.targets.size()];
+  start_deadline(rule.request_timeout.value_or(Duration::zero()));
+  const std::string host = io::join_host_port(target.host, target.port);
+  RequestRules rules;
+  rules.to_engine = false;
+  rules.drop_credentials = keys_ != nullptr;
+  rules.request_id = request_id_;
+  rules.peer_ip = part_.peer_ip(http_.connection());
+  rules.scheme = http_.connection().tls ? "https" : "http";
+  rules.host = host;
+  state_.fields.clear();
+  request_fields(head, rules, state_.scratch, state_.fields);
+
+  io::HttpRequest message;
+  message.method = head.method;
+  message.target = head.target;
+  message.fields = state_.fields;
+  const std::optional<uint64_t> length = http_.content_length();
+  const bool streams = !body_read_ && length != uint64_t{0};
+  std::array<std::string_view, 1> whole{body_.view()};
+  if (body_read_) {
+    message.framing = io::BodyFraming::of_length(body_.size);
+    if (body_.size != 0) message.body = whole;
+  } else if (streams) {
+    message.framing = length ? io::BodyFraming::of_length(*length) : io::BodyFraming::chunked();
+    message.complete = false;
+  } else if (head.method != "GET" && head.method != "HEAD") {
+    message.framing = io::BodyFraming::of_length(0);
+  }
+  io::HttpCallOptions options;
+  options.token = state_.cancel.token();
+  ++attempts_;
+  Result<io::HttpCall> started = co_await part_.service_client.start(target, message, options);
+  if (!started.ok()) {
+    co_await fail_waiting(std::move(started).error(), "connect");
+    co_return;
+  }
+  io::HttpCall call = *std::move(started);
+  bool sending = streams;
+  while (sending) {
+    Result<BodyPiece> piece = co_await http_.read();
+    if (!piece.ok()) {
+      co_await fail_waiting(std::move(piece).error(), "request_body");
+      co_return;
+    }
+    const std::array<std::string_view, 1> data{piece->data};
+    const std::span<const std::string_view> pieces(data.data(), piece->data.empty() ? 0 : 1);
+    const auto sent = piece->last ? co_await call.finish(pieces) : co_await call.write(pieces);
+    if (!sent.ok()) break;  // the answer may have been sent all the same
+    sending = !piece->last && *sent != io::HttpCall::Sent::kAnswered;
+  }
+  Result<const io::ResponseHead*> answer = co_await call.response();
+  if (!answer.ok()) {
+    co_await fail_waiting(std::move(answer).error(), "service_error");
+    co_return;
+  }
+  co_await stream_service(call, **answer);
+  state_.total_timer.disarm();
+}
+
+Task<void> Exchange::stream_service(io::HttpCall& call, const io::ResponseHead& head) {
+  const int status = head.status;
+  state_.fields.clear();
+  response_fields(head, {request_id_, {}, false}, state_.fields);
+  Status wrote = http_.write_head(
+      status, state_.fields, response_framing(http_.request().method, status, call.content_length(), false));
+  if (!wrote.ok()) {
+    co_await fail(std::move(wrote).error(), "service_error");
+    co_return;
+  }
+  for (;;) {
+    Result<BodyPiece> piece = co_await call.read();
+    if (!piece.ok()) {
+      http_.abort();
+      const Error error = std::move(piece).error();
+      end(status, client_gone() ? "client_disconnect" : "service_error", client_gone() ? nullptr : &error);
+      co_return;
+    }
+    const std::array<std::string_view, 1> data{piece->data};
+    const std::span<const std::string_view> pieces(data.data(), piece->data.empty() ? 0 : 1);
+    if (piece->last) {
+      wrote = co_await http_.finish(pieces, call.trailers().all());
+      call.close();
+      end(status, wrote.ok() ? "ok" : "client_disconnect", nullptr);
+      co_return;
+    }
+    wrote = co_await http_.write(pieces);
+    if (!wrote.ok()) {
+      http_.abort();
+      end(status, "client_disconnect", nullptr);
+      co_return;
+    }
+  }
+}
+
+Task<void> Exchange::serve_models(bool all_pools, size_t pool_index) {
+  ModelList merged;
+  std::optional<Error> failure;
+  bool any = false;
+  for (size_t i = 0; i < part_.pools.size(); ++i) {
+    if (!all_pools && i != pool_index) continue;
+    PoolPart& pool = *part_.pools[i];
+    const director::Picture& picture = pool.director.picture();
+    const std::shared_ptr<const UpstreamSettings> upstream = pool.upstream.current();
+    std::vector<ModelsCache::Source> sources;
+    for (const auto& endpoint : picture.pool->endpoints) {
+      sources.push_back({pool.destination(*endpoint, upstream), upstream->authorization});
+    }
+    auto list = co_await pool.models.get(std::move(sources), picture.pool->epoch, core_.clock.now());
+    if (list.ok()) {
+      merged.merge(**list);
+      any = true;
+    } else {
+      failure = std::move(list).error();
+    }
+  }
+  if (!any) {
+    co_await fail_waiting(
+        failure ? *std::move(failure) : Error{ErrorCode::kServiceUnavailable, "the gateway has no pools"},
+        "models");
+    co_return;
+  }
+  constexpr std::string_view kList = "/v1/models";
+  const std::string_view path = http_.request().path;
+  if (path.size() > kList.size() + 1) {
+    const std::string_view id = path.substr(kList.size() + 1);
+    const std::string* entry = merged.find(id);
+    if (entry == nullptr) {
+      co_await fail(Error{ErrorCode::kNotFound, "The model `" + std::string(id) + "` does not exist."},
+                    "no_model");
+      co_return;
+    }
+    co_await respond_json(200, *entry);
+  } else {
+    co_await respond_json(200, merged.to_json());
+  }
+}
+
+Task<void> Exchange::respond_json(int status, std::string body) {
+  const std::array<io::HeaderField, 1> fields{{{"x-request-id", request_id_}}};
+  const Status wrote = co_await http_.respond(status, "application/json", body, fields);
+  end(status, wrote.ok() ? "ok" : "client_disconnect", nullptr);
+}
+
+Task<void> Exchange::fail_waiting(Error error, std::string_view reason) {
+  if (state_.total_expired && !http_.head_written()) {
+    co_await fail(Error{ErrorCode::kGatewayTimeout, "the request did not end before its deadline"},
+                  "deadline");
+    co_return;
+  }
+  if (client_gone() || error.code == ErrorCode::kClientClosed) {
+    end(499, "client_disconnect", nullptr);
+    http_.abort();
+    co_return;
+  }
+  // Nobody but us could have cancelled: the listener is being stopped.
+  if (error.code == ErrorCode::kCancelled) {
+    error = Error{ErrorCode::kServiceUnavailable, "the gateway is shutting down", "rejected-shutting-down"};
+  } else if (error.code == ErrorCode::kIo) {
+    error.code = ErrorCode::kBadGateway;
+  } else if (error.code == ErrorCode::kResourceExhausted) {
+    error.code = ErrorCode::kServiceUnavailable;
+  }
+  co_await fail(std::move(error), reason);
+}
+
+Task<void> Exchange::fail(Error error, std::string_view reason) {
+  if (http_.head_written()) {
+    http_.abort();
+    end(0, reason, &error);
+    co_return;
+  }
+  const std::string_view path = http_.request().path;
+  const int status = protocol::error_status(error.code).http_status;
+  const std::string body = protocol::error_body(error, api_, path, request_id_);
+  std::array<io::HeaderField, 3> fields;
+  size_t count = 0;
+  fields[count++] = {"x-request-id", request_id_};
+  if (!error.dropped_reason.empty()) {
+    fields[count++] = {"x-llm-d-request-dropped-reason", error.dropped_reason};
+  }
+  if (error.code == ErrorCode::kUnauthorized) fields[count++] = {"www-authenticate", "Bearer"};
+  (void)co_await http_.respond(status, "application/json", body, std::span(fields).first(count));
+  end(status, reason, &error);
+}
+
+void Exchange::end(int status, std::string_view reason, const Error* error) {
+  if (ended_) return;
+  ended_ = true;
+  now_ = core_.clock.now();
+  const auto shown = static_cast<size_t>(status / 100);
+  listener_.responses[shown < listener_.responses.size() ? shown : 0]->add();
+  if (reason == "client_disconnect") core_.client_disconnects->add();
+  const bool logs = core_.access_log != nullptr;
+  if (pool_ != nullptr) {
+    director::Observer::End how;
+    how.status = status;
+    how.reason = reason;
+    how.error = error;
+    how.attempts = attempts_;
+    if (logs) how.wall = core_.clock.wall_now();
+    state_.observer.end(how, now_);
+    return;
+  }
+  if (!logs) return;
+  director::Outcome outcome;
+  outcome.status = status;
+  outcome.reason = reason;
+  outcome.attempts = attempts_;
+  outcome.ended_at = now_;
+  director::AccessLog::Line line;
+  line.request_id = request_id_;
+  line.identity = identity_;
+  line.method = http_.request().method;
+  line.path = http_.request().path;
+  line.fallback = fallback_state_name(FallbackState::kNone);
+  line.arrived_at = arrived_at_;
+  line.outcome = &outcome;
+  core_.access_log->append(part_.loop.index(), core_.clock.wall_now(), line);
+}
+
+// Counts a request as long as it lives, and lends it the loop's memory.
+class Admission {
+ public:
+  Admission(Core& core, ListenerState& listener, LoopPart& part)
+      : core_(core), listener_(listener), part_(part), state_(part.take()) {
+    core_.active_requests.fetch_add(1, std::memory_order_relaxed);
+    core_.requests.fetch_add(1, std::memory_order_relaxed);
+    listener_.streams.fetch_add(1, std::memory_order_relaxed);
+  }
+  Admission(const Admission&) = delete;
+  Admission& operator=(const Admission&) = delete;
+  ~Admission() {
+    part_.give_back(std::move(state_));
+    core_.active_requests.fetch_sub(1, std::memory_order_relaxed);
+    listener_.streams.fetch_sub(1, std::memory_order_relaxed);
+  }
+  ExchangeState& state() { return *state_; }
+
+ private:
+  Core& core_;
+  ListenerState& listener_;
+  LoopPart& part_;
+  std::unique_ptr<ExchangeState> state_;
+};
+
+}  // namespace
+
+Task<void> Proxy::handle(HttpExchange& http) {
+  std::unique_ptr<LoopPart>& part = parts_[http.loop().index()];
+  if (part == nullptr) part = std::make_unique<LoopPart>(core_, http.loop());
+  Admission admission(core_, *listener_, *part);
+  Exchange exchange(core_, *part, *listener_, http, admission.state());
+  co_await exchange.run();
+}
+
+}  // namespace penstock::gateway
