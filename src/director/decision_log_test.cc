@@ -1,0 +1,76 @@
+#include "director/decision_log.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock::director {
+namespace {
+
+DecisionRecord record_of(std::string_view id, TimePoint at) {
+  DecisionRecord record;
+  record.request_id = id;
+  record.pool = "p";
+  record.fairness_id = "default-flow";
+  record.winner = "default/a";
+  record.arrived_at = at;
+  record.endpoint_chosen_at = at + std::chrono::microseconds(1500);
+  return record;
+}
+
+TimePoint second(int n) {
+  return TimePoint(std::chrono::seconds(n));
+}
+
+TEST(DecisionLog, KeepsACopyThatOutlivesTheRequestsMemory) {
+  DecisionLog log({1, 4});
+  {
+    Arena arena;
+    ProfileRecord profile;
+    profile.profile_name = arena.copy("default");
+    auto scorers = arena.make_filled<ScorerRecord>(1);
+    scorers[0] = {arena.copy("queue"), 2.0};
+    profile.scorers = scorers;
+    auto top = arena.make_filled<CandidateRecord>(1);
+    top[0].endpoint_id = arena.copy("default/a");
+    top[0].total = 1.5;
+    top[0].scores[0] = 0.75F;
+    profile.top = top;
+    auto profiles = arena.make_filled<ProfileRecord>(1);
+    profiles[0] = profile;
+    DecisionRecord record = record_of(arena.copy("r1"), second(1));
+    record.profiles = profiles;
+    log.begin(0, record, {});
+  }
+  const auto json = log.find_json("r1");
+  ASSERT_TRUE(json);
+  EXPECT_NE(json->find(R"("endpoint_chosen":1.5)"), std::string::npos) << *json;
+  EXPECT_NE(json->find(R"("scores":{"queue":0.75})"), std::string::npos) << *json;
+}
+
+TEST(DecisionLog, ForgetsTheOldestAndListsTheNewestFirst) {
+  DecisionLog log({1, 2});
+  for (int i = 1; i <= 3; ++i) {
+    const std::string id = "r" + std::to_string(i);
+    log.begin(0, record_of(id, second(i)), {});
+  }
+  EXPECT_FALSE(log.find_json("r1"));
+  const std::string list = log.list_json(10);
+  EXPECT_LT(list.find("\"r3\""), list.find("\"r2\""));
+  EXPECT_EQ(log.list_json(1).find("\"r2\""), std::string::npos);
+}
+
+TEST(DecisionLog, TellsTheOutcomeOnlyOfTheDecisionItBelongsTo) {
+  DecisionLog log({1, 1});
+  const DecisionLog::Handle first = log.begin(0, record_of("r1", second(1)), {});
+  log.begin(0, record_of("r2", second(2)), "no endpoints");
+  Outcome outcome;
+  outcome.status = 200;
+  outcome.reason = "ok";
+  log.finish(first, outcome);
+  const auto json = log.find_json("r2");
+  ASSERT_TRUE(json);
+  EXPECT_EQ(json->find("outcome"), std::string::npos);
+  EXPECT_NE(json->find(R"("error":"no endpoints")"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace penstock::director

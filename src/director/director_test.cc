@@ -1,0 +1,252 @@
+#include "director/director.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "director/testing.h"
+
+namespace penstock::director {
+namespace {
+
+using namespace testing;
+
+class DirectorTest : public ::testing::Test {
+ protected:
+  DirectorTest() {
+    for (EndpointSlot i = 0; i < 3; ++i) {
+      endpoints.push_back(
+          make_endpoint(i, std::string(1, static_cast<char>('a' + i)), static_cast<uint16_t>(9000 + i)));
+    }
+    pool.policy.publish(policy.policy);
+  }
+  void use_endpoints(size_t count) {
+    for (size_t i = 0; i < count; ++i) pictures.add(endpoints[i]);
+  }
+  // Endpoint `best` has an empty queue, the others wait.
+  void favour(Candidate best) {
+    for (Candidate c = 0; c < pictures.refresh(clock.now()).pool->endpoints.size(); ++c) {
+      for (const Signal s : {Signal::kWaitingRequests, Signal::kRunningRequests, Signal::kKvUsage}) {
+        pictures.set(s, c, s == Signal::kWaitingRequests && c != best ? 5 : 0, clock.now());
+      }
+    }
+  }
+  RequestInput input(std::string_view text) {
+    body.assign(text);
+    body.append(protocol::kBodyPadding, '\0');
+    RequestInput in;
+    in.request_id = "r1";
+    in.method = "POST";
+    in.path = "/v1/completions";
+    in.headers = headers;
+    in.body = {body.data(), text.size()};
+    in.received_at = clock.now();
+    return in;
+  }
+  std::string sent_body() {
+    std::string out;
+    size_t at = 0;
+    for (const BodyEdit& edit : request.edits) {
+      out += request.body.view().substr(at, edit.offset - at);
+      out += edit.replacement;
+      at = edit.offset + edit.length;
+    }
+    out += request.body.view().substr(at);
+    return out;
+  }
+  void set_rewrites(std::vector<RewriteObject> objects) {
+    auto rules = std::make_shared<PoolRules>();
+    rules->rewrites = RewriteTable(std::move(objects));
+    rules->objective_priorities = {{"batch", -1}, {"gold", 5}};
+    pool.rules.publish(rules);
+  }
+
+  ManualClock clock;
+  telemetry::MetricRegistry registry;
+  RequestMetrics metrics{registry};
+  Pool pool{"pool", "default", metrics, {1, 16}};
+  TestPolicy policy;
+  FixedPictures pictures;
+  Director director{pool, std::make_unique<BorrowedPictures>(pictures), clock, {0, 99}};
+  std::vector<std::shared_ptr<Endpoint>> endpoints;
+  std::vector<HeaderField> headers;
+  std::string body;
+  Request request;
+};
+
+TEST_F(DirectorTest, TheRequestGoesWhereTheScoresSayAndItsLoadIsReservedThere) {
+  use_endpoints(3);
+  favour(1);
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  EXPECT_EQ(request.endpoint->id, "default/b");
+  EXPECT_EQ(request.destination, "127.0.0.1:9001");
+  EXPECT_EQ(EndpointLive::requests_of(endpoints[1]->live->load), 1U);
+  EXPECT_EQ(EndpointLive::tokens_of(endpoints[1]->live->load), 100U);
+  EXPECT_EQ(request.record.winner, "default/b");
+  EXPECT_EQ(request.record.policy_epoch, 3U);
+  EXPECT_EQ(request.record.membership_epoch, 7U);
+  EXPECT_TRUE(request.edits.empty());
+  request.reset();
+  EXPECT_EQ(endpoints[1]->live->load, 0U);
+}
+
+TEST_F(DirectorTest, ParsingAndRewritingComeBeforeTheLookForEndpoints) {
+  const Status broken = director.decide(request, input("no healthy upstream"));
+  EXPECT_EQ(broken.error().code, ErrorCode::kBadRequest);
+  request.reset();
+  const Status no_model = director.decide(request, input(R"({"prompt":"hello world"})"));
+  EXPECT_EQ(no_model.error().code, ErrorCode::kBadRequest);
+  EXPECT_EQ(no_model.error().message, "model not found in request body");
+}
+
+TEST_F(DirectorTest, AnEmptyPoolIsA503EvenForSheddableRequests) {
+  set_rewrites({});
+  headers = {{"x-llm-d-inference-objective", "batch"}};
+  policy.saturation->value = 1.0;
+  const Status status = director.decide(request, input(R"({"model":"m"})"));
+  EXPECT_EQ(status.error().code, ErrorCode::kServiceUnavailable);
+  EXPECT_EQ(status.error().message, "failed to find endpoint candidates for serving the request");
+  EXPECT_EQ(status.error().dropped_reason, "rejected-no-endpoints");
+  EXPECT_EQ(request.record.fallback, FallbackState::kNoEndpoint);
+}
+
+TEST_F(DirectorTest, ASaturatedPoolShedsNegativePrioritiesOnly) {
+  use_endpoints(2);
+  favour(0);
+  set_rewrites({});
+  policy.saturation->value = 1.0;
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  request.reset();
+  headers = {{"x-gateway-inference-objective", "batch"}};
+  const Status shed = director.decide(request, input(R"({"model":"m"})"));
+  EXPECT_EQ(shed.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(shed.error().message, "system saturated, sheddable request dropped");
+  EXPECT_EQ(endpoints[0]->live->load, 0U);
+}
+
+TEST_F(DirectorTest, TheCurrentHeaderNameHidesItsAlias) {
+  use_endpoints(1);
+  set_rewrites({});
+  headers = {{"x-gateway-inference-objective", "batch"}, {"x-llm-d-inference-objective", "gold"}};
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  EXPECT_EQ(request.inference.priority, 5);
+  EXPECT_EQ(request.inference.fairness_id, "default-flow");
+}
+
+TEST_F(DirectorTest, ARewriteReplacesEveryModelLiteralAndNothingElse) {
+  use_endpoints(1);
+  set_rewrites({{"r", 1, {{{"b"}, false, {{"served \"x\"", std::nullopt}}}}}});
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"a", "n":1.0, "model":"b"})")).ok());
+  EXPECT_EQ(sent_body(), R"({"model":"served \"x\"", "n":1.0, "model":"served \"x\""})");
+  EXPECT_EQ(request.inference.incoming_model, "b");
+  EXPECT_EQ(request.inference.target_model, "served \"x\"");
+  EXPECT_TRUE(request.restore_model);
+}
+
+TEST_F(DirectorTest, ARuleOverridesTheRewriteHeaderAndTheHeaderTheBody) {
+  use_endpoints(1);
+  headers = {{"x-llm-d-model-name-rewrite", "T"}};
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  EXPECT_EQ(sent_body(), R"({"model":"T"})");
+  request.reset();
+  set_rewrites({{"r", 1, {{{"m"}, false, {{"R", std::nullopt}}}}}});
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  EXPECT_EQ(sent_body(), R"({"model":"R"})");
+}
+
+TEST_F(DirectorTest, AMissingModelIsPutInWhereAHeaderNamesIt) {
+  use_endpoints(1);
+  headers = {{"x-llm-d-model-name-rewrite", "T"}};
+  ASSERT_TRUE(director.decide(request, input("{\"prompt\":\"p\"}\n")).ok());
+  EXPECT_EQ(sent_body(), "{\"prompt\":\"p\",\"model\":\"T\"}\n");
+  EXPECT_FALSE(request.restore_model);
+}
+
+TEST_F(DirectorTest, AParserThatCannotRewriteLeavesTheBodyAlone) {
+  use_endpoints(1);
+  policy.parser->rewrites = false;
+  headers = {{"x-llm-d-model-name-rewrite", "T"}};
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  EXPECT_TRUE(request.edits.empty());
+  EXPECT_EQ(request.inference.target_model, "T");
+}
+
+TEST_F(DirectorTest, DrainingEndpointsGetNothingAndEjectedOnesOnlyWhenNobodyElseIsThere) {
+  endpoints[0]->draining = true;
+  use_endpoints(3);
+  favour(0);
+  endpoints[1]->live->ejected_until_ns = (clock.now() + std::chrono::seconds(1)).time_since_epoch().count();
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  EXPECT_EQ(request.endpoint->id, "default/c");
+  request.reset();
+  endpoints[2]->live->ejected_until_ns = (clock.now() + std::chrono::seconds(1)).time_since_epoch().count();
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  EXPECT_NE(request.endpoint->id, "default/a");
+}
+
+TEST_F(DirectorTest, DecidingAgainMovesTheReservationToAnotherEndpoint) {
+  use_endpoints(2);
+  favour(0);
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  const std::array<EndpointSlot, 2> tried{0, 1};
+  ASSERT_TRUE(director.decide_again(request, std::span(tried).first(1)).ok());
+  EXPECT_EQ(request.endpoint->id, "default/b");
+  EXPECT_EQ(endpoints[0]->live->load, 0U);
+  EXPECT_EQ(EndpointLive::requests_of(endpoints[1]->live->load), 1U);
+  EXPECT_EQ(director.decide_again(request, tried).error().code, ErrorCode::kServiceUnavailable);
+  EXPECT_EQ(endpoints[1]->live->load, 0U);
+}
+
+TEST_F(DirectorTest, StateOfOneReplicaIsRefusedWhereThereAreSeveral) {
+  use_endpoints(2);
+  const Status status = director.decide(request, input(R"({"model":"m","previous_response_id":"resp_1"})"));
+  EXPECT_EQ(status.error().code, ErrorCode::kNotImplemented);
+}
+
+TEST_F(DirectorTest, ACachedOnlyRequestWithoutAMatchIsA412) {
+  use_endpoints(1);
+  headers = {{"prefer", "return=minimal, IF-Available;wait=5"}};
+  EXPECT_EQ(director.decide(request, input(R"({"model":"m"})")).error().code, ErrorCode::kPreconditionFailed);
+  request.reset();
+  headers = {{"prefer", "return=minimal"}};
+  EXPECT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+}
+
+TEST_F(DirectorTest, ARecordedRequestReplaysToTheSameRecordBitForBit) {
+  use_endpoints(3);
+  favour(7);  // nobody: all are equal, the pick is random
+  const auto json = [&](std::optional<uint64_t> seed) {
+    request.reset();
+    RequestInput in = input(R"({"model":"m"})");
+    in.seed = seed;
+    EXPECT_TRUE(director.decide(request, in).ok());
+    std::string out;
+    append_record_json(out, request.record, {}, std::nullopt, true);
+    return out;
+  };
+  std::vector<std::pair<uint64_t, std::string>> recorded;
+  for (int i = 0; i < 50; ++i) {
+    std::string first = json(std::nullopt);
+    recorded.emplace_back(request.record.seed, std::move(first));
+  }
+  std::set<std::string> winners;
+  for (const auto& [seed, first] : recorded) {
+    EXPECT_EQ(json(seed), first);
+    winners.insert(std::string(request.record.winner));
+  }
+  EXPECT_EQ(winners.size(), 3U);
+}
+
+TEST_F(DirectorTest, ExplainShowsEveryCandidateAndReservesNothing) {
+  use_endpoints(3);
+  favour(2);
+  const std::string json = director.explain(request, input(R"({"model":"m"})"));
+  EXPECT_NE(json.find(R"("endpoint":"default/c")"), std::string::npos) << json;
+  EXPECT_NE(json.find(R"("scorer":"waiting","text":"waiting 5")"), std::string::npos) << json;
+  EXPECT_NE(json.find(R"("signal":"waiting_requests","value":5)"), std::string::npos) << json;
+  for (const auto& endpoint : endpoints) EXPECT_EQ(endpoint->live->load, 0U);
+  EXPECT_EQ(pool.log.list_json(10), "[]");
+}
+
+}  // namespace
+}  // namespace penstock::director
