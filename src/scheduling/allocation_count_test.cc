@@ -1,0 +1,62 @@
+#include "scheduling/allocation_count.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace {
+std::atomic<uint64_t> news{0};
+
+void* counted(size_t bytes, size_t alignment) {
+  news.fetch_add(1, std::memory_order_relaxed);
+  void* out = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (out == nullptr) throw std::bad_alloc();
+  return out;
+}
+}  // namespace
+
+void* operator new(size_t bytes) {
+  return counted(bytes == 0 ? 1 : bytes, alignof(std::max_align_t));
+}
+void* operator new[](size_t bytes) {
+  return counted(bytes == 0 ? 1 : bytes, alignof(std::max_align_t));
+}
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<size_t>(alignment));
+}
+void operator delete(void* p) noexcept {
+  std::free(p);
+}
+void operator delete[](void* p) noexcept {
+  std::free(p);
+}
+void operator delete(void* p, size_t) noexcept {
+  std::free(p);
+}
+void operator delete[](void* p, size_t) noexcept {
+  std::free(p);
+}
+void operator delete(void* p, std::align_val_t) noexcept {
+  std::free(p);
+}
+void operator delete(void* p, size_t, std::align_val_t) noexcept {
+  std::free(p);
+}
+
+namespace penstock::scheduling {
+
+uint64_t allocations() {
+  return news.load(std::memory_order_relaxed);
+}
+
+TEST(AllocationCountTest, CountsEveryNew) {
+  const uint64_t before = allocations();
+  auto one = std::make_unique<std::vector<int>>(100);
+  EXPECT_EQ(allocations() - before, 2U);
+}
+
+}  // namespace penstock::scheduling

@@ -1,0 +1,72 @@
+#include "scheduling/reference.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace penstock::scheduling {
+
+namespace {
+
+// A table cell: one line, no bar that would end it.
+std::string cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') out += '\\';
+    out += c == '\n' ? ' ' : c;
+  }
+  return out;
+}
+
+std::string code(std::string_view text) {
+  return text.empty() ? std::string() : "`" + cell(text) + "`";
+}
+
+std::string status(const PluginDescriptor& plugin) {
+  std::string out(stability_name(plugin.stability));
+  if (!plugin.replaced_by.empty()) out += ", deprecated: use `" + std::string(plugin.replaced_by) + "`";
+  return out;
+}
+
+}  // namespace
+
+std::string_view stability_name(Stability stability) {
+  switch (stability) {
+    case Stability::kAlpha:
+      return "alpha";
+    case Stability::kBeta:
+      return "beta";
+    case Stability::kStable:
+      return "stable";
+  }
+  return "";
+}
+
+std::string render_plugin_page(const PluginDescriptor& plugin) {
+  std::string out = "## `" + std::string(plugin.type) + "`\n\n" + std::string(plugin.summary) +
+                    "\n\nStability: " + status(plugin) + ".\n\n";
+  const std::vector<config::ParamDoc> params =
+      plugin.describe == nullptr ? std::vector<config::ParamDoc>() : plugin.describe();
+  if (params.empty()) return out + "Takes no parameters.\n";
+  out += "| parameter | type | default | unit | meaning |\n|---|---|---|---|---|\n";
+  for (const config::ParamDoc& param : params) {
+    out += "| " + code(param.name) + " | " + cell(param.type) + " | " + code(param.default_value) + " | " +
+           cell(param.unit) + " | " + cell(param.text) + " |\n";
+  }
+  return out;
+}
+
+std::string render_plugin_reference(std::span<const PluginDescriptor> plugins) {
+  std::vector<const PluginDescriptor*> sorted;
+  for (const PluginDescriptor& plugin : plugins) sorted.push_back(&plugin);
+  std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->type < b->type; });
+
+  std::string out = "# Plugins\n\n| type | stability | what it does |\n|---|---|---|\n";
+  for (const PluginDescriptor* plugin : sorted) {
+    out += "| [`" + std::string(plugin->type) + "`](#" + std::string(plugin->type) + ") | " +
+           status(*plugin) + " | " + cell(plugin->summary) + " |\n";
+  }
+  for (const PluginDescriptor* plugin : sorted) out += "\n" + render_plugin_page(*plugin);
+  return out;
+}
+
+}  // namespace penstock::scheduling
