@@ -169,11 +169,12 @@ std::optional<TimePoint> EngineModel::next_event() const {
   return work_since_;
 }
 
-void EngineModel::advance(TimePoint now, WallTime wall_now, std::vector<TokenEvent>& out) {
+void EngineModel::advance(TimePoint now, WallTime wall_now, std::vector<TokenEvent>& out,
+                          uint32_t max_steps) {
   TimePoint start = now;
-  for (;;) {
+  for (uint32_t ended = 0;;) {
     if (step_active_) {
-      if (step_end_ > now) break;
+      if (step_end_ > now || ended++ == max_steps) break;
       finish_step(step_end_, out);
       update_gauges(wall_now);
       start = step_end_;

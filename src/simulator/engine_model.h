@@ -96,8 +96,9 @@ class EngineModel {
   // has looked at; nothing when idle or paused.
   std::optional<TimePoint> next_event() const;
   // Ends every step due by `now` and begins the next ones, appending the tokens in order of time.
-  // `wall_now` stamps the adapter series.
-  void advance(TimePoint now, WallTime wall_now, std::vector<TokenEvent>& out);
+  // `wall_now` stamps the adapter series. Stops after `max_steps` ended steps; next_event() is then due.
+  void advance(TimePoint now, WallTime wall_now, std::vector<TokenEvent>& out,
+               uint32_t max_steps = UINT32_MAX);
 
   // Running steps end, no new one begins; sequences wait.
   void set_paused(bool paused) { paused_ = paused; }

@@ -1,0 +1,178 @@
+#include "simulator/sim_engine.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/strings.h"
+#include "config/node.h"
+#include "io/http_server.h"
+#include "simulator/engine_server.h"
+
+namespace penstock::simulator {
+
+void bind(config::Binder& b, SimEngineOptions& o) {
+  b.field("host", o.host, "", "Address to listen on.");
+  b.field("port", o.port, "",
+          "Port of the first engine; further engines take the next ones. 0: any free port.");
+  b.field("count", o.count, "engines", "Engines in this process.");
+  b.field("model", o.model, "",
+          "Served model name; may repeat, the first one is shown in answers and metrics.");
+  b.field("adapter", o.adapter, "", "LoRA adapter as name=path; may repeat.");
+  b.field("dialect", o.dialect, "",
+          "Whose metrics to show: vllm, vllm-old, sglang, trtllm-serve or triton-tensorrt-llm.");
+  b.field("version", o.version, "", "Engine version to report.");
+  b.field("api-key", o.api_key, "", "Key wanted for routes below /v1; empty: none.");
+  int64_t seed = static_cast<int64_t>(o.seed);
+  b.field("seed", seed, "", "Equal seeds give equal answers, ids and faults.");
+  o.seed = static_cast<uint64_t>(seed);
+  b.field("profile", o.profile, "",
+          "Measured step times: llama3-8b-h100 or llama3-8b-a100; empty: the two rates.");
+  b.field("prefill-tokens-per-second", o.prefill_tokens_per_second, "tokens/s",
+          "Prefill speed; 0: no time at all.");
+  b.field("decode-ms", o.decode_ms, "ms", "Length of one step of the batch without prefill.");
+  b.field("time-scale", o.time_scale, "ratio", "Multiplies every duration; 0: none takes time.");
+  b.field("block-size", o.block_size, "tokens", "Tokens of a KV cache block.");
+  b.field("num-blocks", o.num_blocks, "blocks", "KV cache blocks; one is reserved.");
+  b.field("max-num-seqs", o.max_num_seqs, "requests", "Sequences running at once.");
+  b.field("max-num-batched-tokens", o.max_num_batched_tokens, "tokens",
+          "Tokens of one step; longer prompts are chunked.");
+  b.field("max-model-len", o.max_model_len, "tokens",
+          "Longest prompt and answer together; at most what the blocks hold.");
+  b.field("max-loras", o.max_loras, "adapters", "Distinct adapters in one step.");
+  b.field("max-cpu-loras", o.max_cpu_loras, "adapters",
+          "Adapters kept in host memory; 0: as many as max-loras.");
+  b.field("lora-load-time", o.lora_load_time, "", "Time to bring an adapter from host memory to the GPU.");
+  b.field("lora-cold-load-time", o.lora_cold_load_time, "",
+          "Time to bring an adapter from disk to host memory.");
+  b.field("max-num-queued-reqs", o.max_num_queued_reqs, "requests",
+          "Waiting and running requests beyond which the engine answers 503; 0: no limit.");
+  b.field("no-prefix-caching", o.no_prefix_caching, "", "Switch prefix reuse off.");
+  b.field("output-tokens", o.output_tokens, "tokens",
+          "Mean length of answers; 0: max_tokens of the request, or 64 where it has none.");
+  b.field("enable-prompt-tokens-details", o.enable_prompt_tokens_details, "",
+          "Report cached tokens in usage.");
+  b.field("enable-request-id-headers", o.enable_request_id_headers, "", "Answer with x-request-id.");
+  b.field("enable-force-include-usage", o.enable_force_include_usage, "",
+          "Usage in every chunk of every stream.");
+  b.field("max-body-bytes", o.max_body_bytes, "bytes", "Longest request body; beyond: 413.");
+  b.field("record-requests", o.record_requests, "requests", "Requests kept for GET /sim/requests.");
+  b.field("fault", o.fault, "", "A fault as JSON, such as {\"status\": 503, \"count\": 10}; may repeat.");
+
+  const auto at_least = [&](std::string_view name, auto value, auto low) {
+    if (value < low) b.fail(name, "must be at least " + std::to_string(low));
+  };
+  const auto within = [&](std::string_view name, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high)
+      b.fail(name, "must be between " + std::to_string(low) + " and " + std::to_string(high));
+  };
+  within("port", o.port, 0, 65535);
+  within("count", o.count, 1, 1024);
+  if (o.port != 0 && o.port + o.count - 1 > 65535) b.fail("count", "the last port would be above 65535");
+  within("block-size", o.block_size, 1, 4096);
+  within("num-blocks", o.num_blocks, 2, 1 << 26);
+  within("max-num-seqs", o.max_num_seqs, 1, 1 << 20);
+  within("max-num-batched-tokens", o.max_num_batched_tokens, 1, 1 << 26);
+  within("max-model-len", o.max_model_len, 2, 1 << 26);
+  within("max-loras", o.max_loras, 0, 1024);
+  within("max-cpu-loras", o.max_cpu_loras, 0, 1 << 20);
+  within("max-num-queued-reqs", o.max_num_queued_reqs, 0, 1 << 30);
+  within("output-tokens", o.output_tokens, 0, 1 << 26);
+  within("max-body-bytes", o.max_body_bytes, 1, 1LL << 32);
+  within("record-requests", o.record_requests, 0, 10000);
+  at_least("prefill-tokens-per-second", o.prefill_tokens_per_second, 0.0);
+  at_least("decode-ms", o.decode_ms, 0.0);
+  at_least("time-scale", o.time_scale, 0.0);
+}
+
+std::vector<config::ParamDoc> sim_engine_flags() {
+  SimEngineOptions options;
+  return config::describe_params([&](config::Binder& b) { bind(b, options); });
+}
+
+Result<SimEngineOptions> parse_sim_engine_flags(std::span<const std::pair<std::string, std::string>> flags) {
+  const std::vector<config::ParamDoc> docs = sim_engine_flags();
+  config::Node node;
+  node.kind = config::Node::Kind::kMap;
+  for (const auto& [name, value] : flags) {
+    const auto doc = std::find_if(docs.begin(), docs.end(), [&](const auto& d) { return d.name == name; });
+    if (doc == docs.end()) return invalid_config("--" + name + ": no such flag");
+    config::Node text;
+    text.kind = config::Node::Kind::kString;
+    text.text = value;
+    const auto known = std::find_if(node.members.begin(), node.members.end(),
+                                    [&](const auto& m) { return m.first == name; });
+    if (doc->type.starts_with("list")) {
+      if (known == node.members.end()) {
+        config::Node list;
+        list.kind = config::Node::Kind::kList;
+        list.items.push_back(std::move(text));
+        node.members.emplace_back(name, std::move(list));
+      } else {
+        known->second.items.push_back(std::move(text));
+      }
+      continue;
+    }
+    if (known != node.members.end()) return invalid_config("--" + name + ": given twice");
+    if (doc->type == "string" || doc->type == "duration") {
+      node.members.emplace_back(name, std::move(text));
+      continue;
+    }
+    Result<config::Node> scalar = config::parse_document(value, "--" + name);
+    if (!scalar) return std::move(scalar).error();
+    node.members.emplace_back(name, std::move(scalar).value());
+  }
+  SimEngineOptions options;
+  Status decoded = config::decode_params(
+      &node, "sim engine", [&](config::Binder& b) { bind(b, options); }, config::Binder::Case::kSensitive);
+  if (!decoded) return std::move(decoded).error();
+  return options;
+}
+
+struct SimEngine::Running {
+  io::Loop* loop = nullptr;
+  std::shared_ptr<EngineServer> engine;
+  std::unique_ptr<io::HttpServer> server;
+};
+
+SimEngine::SimEngine() = default;
+
+SimEngine::~SimEngine() {
+  stop();
+}
+
+Result<std::unique_ptr<SimEngine>> SimEngine::start(io::LoopGroup& loops, const SimEngineOptions& options) {
+  Result<EngineServer::Settings> settings = EngineServer::settings_of(options);
+  if (!settings) return std::move(settings).error();
+  std::unique_ptr<SimEngine> sim(new SimEngine());
+  for (int64_t i = 0; i < options.count; ++i) {
+    auto running = std::make_unique<Running>();
+    running->loop = &loops.at(static_cast<size_t>(i) % loops.size());
+    settings->seed = options.seed + static_cast<uint64_t>(i);
+    running->engine = std::make_shared<EngineServer>(*running->loop, *settings);
+    io::HttpServerOptions http;
+    http.max_body_bytes = static_cast<uint64_t>(options.max_body_bytes);
+    http.idle_timeout = std::chrono::seconds(5);  // as uvicorn
+    running->server = std::make_unique<io::HttpServer>(*running->loop, http, running->engine);
+    const auto port = static_cast<uint16_t>(options.port == 0 ? 0 : options.port + i);
+    const std::optional<io::SocketAddress> address = io::SocketAddress::from_ip(options.host, port);
+    if (!address) return invalid_config("--host: \"" + options.host + "\" is not an IP address");
+    Result<io::SocketAddress> bound = running->server->listen(*address);
+    if (!bound) return std::move(bound).error().wrap("engine on port " + std::to_string(port));
+    running->engine->set_port(bound->port());
+    sim->ports_.push_back(bound->port());
+    sim->engines_.push_back(std::move(running));
+  }
+  return sim;
+}
+
+void SimEngine::stop(Duration drain) {
+  for (auto& running : engines_) {
+    if (running->server != nullptr) running->server->stop(drain);
+    running->server.reset();
+    // The engine's timer belongs to its loop: the last reference is dropped there.
+    running->loop->post([engine = std::move(running->engine)]() mutable { engine.reset(); });
+  }
+  engines_.clear();
+}
+
+}  // namespace penstock::simulator
