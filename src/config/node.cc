@@ -386,7 +386,7 @@ void append_json(std::string& out, const Node& node) {
       out.push_back(']');
       return;
     case Node::Kind::kMap: {
-      std::vector<const std::pair<std::string, Node>*> sorted;
+      std::vector<const Node::Member*> sorted;
       sorted.reserve(node.members.size());
       for (const auto& member : node.members) sorted.push_back(&member);
       std::sort(sorted.begin(), sorted.end(),

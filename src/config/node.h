@@ -18,12 +18,13 @@ struct Node {
 
   Kind kind = Kind::kNull;
   bool boolean = false;
-  int64_t integer = 0;                                // kInt
-  double number = 0;                                  // kInt and kDouble
-  std::string text;                                   // the scalar as written (kString: its value)
-  std::vector<Node> items;                            // kList
-  std::vector<std::pair<std::string, Node>> members;  // kMap; duplicate keys are refused by the parser
-  int line = 0;                                       // 1-based; 0: not from a document
+  int64_t integer = 0;      // kInt
+  double number = 0;        // kInt and kDouble
+  std::string text;         // the scalar as written (kString: its value)
+  std::vector<Node> items;  // kList
+  struct Member;
+  std::vector<Member> members;  // kMap; duplicate keys are refused by the parser
+  int line = 0;                 // 1-based; 0: not from a document
   int column = 0;
 
   bool is_null() const { return kind == Kind::kNull; }
@@ -34,6 +35,11 @@ struct Node {
   // Compact JSON with keys in ascending order: how effective configurations print parameters.
   std::string to_json() const;
   static std::string_view kind_name(Kind kind);
+};
+// One entry of a map. A struct of its own: clang can't complete a pair that contains the type it is in.
+struct Node::Member {
+  std::string first;
+  Node second;
 };
 
 // Parses one YAML or JSON document. Errors name line and column: syntax, duplicate keys, aliases that

@@ -170,6 +170,8 @@ struct PluginFactoryContext {
   telemetry::MetricRegistry& metrics;
   const Clock& clock;
   size_t loops;  // event loops that will call the instance
+  // Time between scrapes of an endpoint.
+  Duration scrape_interval = std::chrono::milliseconds(200);
 };
 
 // One line of a registry table.
@@ -181,6 +183,8 @@ struct PluginDescriptor {
   // Parameters for the documentation; nullptr: takes none.
   std::vector<config::ParamDoc> (*describe)() = nullptr;
   std::string_view replaced_by = {};  // deprecated types
+  // Names of the instances the parameters refer to: those are created first. nullptr: none.
+  std::vector<std::string> (*references)(const config::Node* parameters) = nullptr;
 };
 
 }  // namespace penstock
