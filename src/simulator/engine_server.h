@@ -117,6 +117,7 @@ class EngineServer final : public io::HttpHandler {
   std::string_view date();
   TimePoint now() const { return loop_.now(); }
   static WallTime wall_now();
+  static int64_t unix_now() { return static_cast<int64_t>(to_seconds(wall_now().time_since_epoch())); }
 
   io::Loop& loop_;
   Settings settings_;
