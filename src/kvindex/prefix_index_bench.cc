@@ -1,0 +1,242 @@
+// The load of the peers' comparison: 1 M (block, endpoint) entries over 16 endpoints, prompts of 128
+// blocks, either all different (uniq) or 16 prompts, one on each endpoint, sharing 96 blocks (share).
+// Warm process, look-ups one by one in random order.
+//
+//   kvindex_bench --benchmark_filter=Prefix
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "base/random.h"
+#include "kvindex/block_hash.h"
+#include "kvindex/prefix_index.h"
+
+namespace penstock::kvindex {
+namespace {
+
+using Hashes = std::vector<uint64_t>;
+
+constexpr size_t kEndpoints = 16;
+constexpr size_t kBlocks = 128;
+constexpr size_t kPrompts = 1'000'000 / kBlocks;
+constexpr size_t kShared = 96;
+
+enum class Shape : int64_t { kUniq, kShare };
+
+Hashes chain(uint64_t parent, uint64_t name, size_t blocks) {
+  Hashes out;
+  out.reserve(blocks);
+  for (size_t i = 0; i < blocks; ++i) out.push_back(parent = chain_hash((name << 20U) + i, parent));
+  return out;
+}
+
+Hashes continued(const Hashes& front, size_t shared, uint64_t name, size_t blocks) {
+  Hashes out(front.begin(), front.begin() + static_cast<ptrdiff_t>(shared));
+  const Hashes rest = chain(out.back(), name, blocks);
+  out.insert(out.end(), rest.begin(), rest.end());
+  return out;
+}
+
+std::vector<Hashes> make_prompts(Shape shape, uint64_t salt = 0) {
+  std::vector<Hashes> prompts;
+  for (size_t p = 0; p < kPrompts; ++p) {
+    if (shape == Shape::kUniq || p % kEndpoints == 0)
+      prompts.push_back(chain(salt + p, p, kBlocks));
+    else
+      prompts.push_back(continued(prompts[p / kEndpoints * kEndpoints], kShared, p, kBlocks - kShared));
+  }
+  return prompts;
+}
+
+std::unique_ptr<PrefixIndex> make_index(uint32_t capacity = 1U << 20U) {
+  PrefixIndex::Options options;
+  options.capacity_blocks = capacity;
+  return std::move(PrefixIndex::create(options)).value();
+}
+
+void fill(PrefixIndex& index, const std::vector<Hashes>& prompts) {
+  for (size_t p = 0; p < prompts.size(); ++p)
+    index.insert({static_cast<EndpointSlot>(p % kEndpoints)}, prompts[p]);
+}
+
+void report_per_block(benchmark::State& state, const char* name) {
+  state.counters[name] = benchmark::Counter(static_cast<double>(state.iterations() * kBlocks),
+                                            benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+void PrefixInsert(benchmark::State& state) {
+  const std::vector<Hashes> prompts = make_prompts(static_cast<Shape>(state.range(0)));
+  double seconds = 0;
+  double bytes_per_entry = 0;
+  double used_per_entry = 0;
+  for (auto _ : state) {
+    const auto index = make_index();
+    const auto begin = std::chrono::steady_clock::now();
+    fill(*index, prompts);
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    state.SetIterationTime(took);
+    seconds += took;
+    const PrefixIndex::Stats stats = index->stats();
+    bytes_per_entry = static_cast<double>(stats.bytes) / static_cast<double>(stats.entries);
+    used_per_entry = static_cast<double>(stats.used_bytes) / static_cast<double>(stats.entries);
+  }
+  state.counters["ns_insert_block"] =
+      seconds * 1e9 / static_cast<double>(state.iterations() * static_cast<int64_t>(kPrompts * kBlocks));
+  state.counters["bytes_per_entry"] = bytes_per_entry;
+  state.counters["used_bytes_per_entry"] = used_per_entry;
+}
+BENCHMARK(PrefixInsert)
+    ->Arg(0)
+    ->Arg(1)
+    ->ArgName("share")
+    ->UseManualTime()
+    ->Iterations(5)
+    ->Unit(benchmark::kMillisecond);
+
+// Every insert evicts as much as it adds.
+void PrefixInsertAndEvict(benchmark::State& state) {
+  const std::vector<Hashes> prompts = make_prompts(static_cast<Shape>(state.range(0)));
+  const std::vector<Hashes> others = make_prompts(static_cast<Shape>(state.range(0)), 1U << 30U);
+  const auto index = make_index(static_cast<uint32_t>(kPrompts / kEndpoints * kBlocks));
+  fill(*index, prompts);
+  fill(*index, others);
+  size_t p = 0;
+  for (auto _ : state) {
+    const Hashes& prompt = p < kPrompts ? prompts[p] : others[p - kPrompts];
+    index->insert({static_cast<EndpointSlot>(p % kEndpoints)}, prompt);
+    p = (p + 1) % (2 * kPrompts);
+  }
+  report_per_block(state, "ns_insert_block_steady");
+}
+BENCHMARK(PrefixInsertAndEvict)->Arg(0)->Arg(1)->ArgName("share");
+
+enum class Ask : int64_t { kHit, kHalf, kMiss };
+
+void look_up(benchmark::State& state, Ask ask) {
+  const std::vector<Hashes> prompts = make_prompts(static_cast<Shape>(state.range(0)));
+  const auto index = make_index();
+  fill(*index, prompts);
+  std::vector<Hashes> asked = prompts;
+  for (size_t p = 0; p < asked.size(); ++p) {
+    if (ask == Ask::kHalf) asked[p] = continued(prompts[p], kBlocks / 2, p + (1U << 28U), kBlocks / 2);
+    if (ask == Ask::kMiss) asked[p] = chain(p + (uint64_t{1} << 40U), p, kBlocks);
+  }
+  Random random(1);
+  MatchResult result;
+  Hashes prompt(kBlocks);
+  using Timer = std::chrono::steady_clock;
+  double total = 0;
+  double overhead = 0;
+  constexpr int kClockRounds = 1000;
+  for (int i = 0; i < kClockRounds; ++i) {
+    const auto begin = Timer::now();
+    overhead += std::chrono::duration<double>(Timer::now() - begin).count();
+  }
+  overhead /= kClockRounds;
+  for (auto _ : state) {
+    // Copied as hashing would have left it: in the first-level cache.
+    std::copy_n(asked[random.below(kPrompts)].begin(), kBlocks, prompt.begin());
+    const auto begin = Timer::now();
+    index->match(prompt, result);
+    benchmark::DoNotOptimize(result);
+    const double took = std::chrono::duration<double>(Timer::now() - begin).count() - overhead;
+    state.SetIterationTime(std::max(took, 1e-9));
+    total += took;
+  }
+  const double ns = total * 1e9 / static_cast<double>(state.iterations());
+  state.counters["ns_prompt"] = ns;
+  state.counters["ns_block"] = ns / kBlocks;
+}
+void PrefixHit(benchmark::State& state) {
+  look_up(state, Ask::kHit);
+}
+void PrefixHalf(benchmark::State& state) {
+  look_up(state, Ask::kHalf);
+}
+void PrefixMiss(benchmark::State& state) {
+  look_up(state, Ask::kMiss);
+}
+BENCHMARK(PrefixHit)->Arg(0)->Arg(1)->ArgName("share")->UseManualTime()->MinTime(0.2);
+BENCHMARK(PrefixHalf)->Arg(0)->Arg(1)->ArgName("share")->UseManualTime()->MinTime(0.2);
+BENCHMARK(PrefixMiss)->Arg(0)->Arg(1)->ArgName("share")->UseManualTime()->MinTime(0.2);
+
+// One prompt of 1,000 blocks per endpoint, 750 of them shared by all.
+void PrefixMatch1000(benchmark::State& state) {
+  const auto endpoints = static_cast<size_t>(state.range(0));
+  const auto index = make_index();
+  std::vector<Hashes> prompts{chain(1, 1, 1000)};
+  for (size_t e = 1; e < endpoints; ++e) prompts.push_back(continued(prompts[0], 750, e + 1, 250));
+  for (size_t e = 0; e < endpoints; ++e) index->insert({static_cast<EndpointSlot>(e)}, prompts[e]);
+  MatchResult result;
+  size_t e = 0;
+  for (auto _ : state) {
+    index->match(prompts[e], result);
+    benchmark::DoNotOptimize(result);
+    e = (e + 7) % endpoints;
+  }
+  state.counters["us_match_1000_blocks"] =
+      benchmark::Counter(static_cast<double>(state.iterations()) * 1e6,
+                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+BENCHMARK(PrefixMatch1000)->Arg(100)->Arg(1000)->ArgName("endpoints");
+
+// A prompt that is held already: recency only.
+void PrefixTouch(benchmark::State& state) {
+  const std::vector<Hashes> prompts = make_prompts(static_cast<Shape>(state.range(0)));
+  const auto index = make_index();
+  fill(*index, prompts);
+  Random random(1);
+  for (auto _ : state) {
+    const size_t p = random.below(kPrompts);
+    index->insert({static_cast<EndpointSlot>(p % kEndpoints)}, prompts[p]);
+  }
+}
+BENCHMARK(PrefixTouch)->Arg(0)->Arg(1)->ArgName("share");
+
+// The longest time an insert keeps its caller while another thread inserts too and the table grows from
+// empty: nobody waits for the writer. Time slices lost to other processes show as well.
+void PrefixTwoWritersStall(benchmark::State& state) {
+  double worst = 0;
+  std::vector<double> all;
+  uint64_t queued = 0;
+  uint64_t dropped = 0;
+  for (auto _ : state) {
+    PrefixIndex::Options options;
+    options.queues = 2;
+    options.capacity_blocks = 1U << 20U;
+    const auto index = std::move(PrefixIndex::create(options)).value();
+    const std::vector<Hashes> prompts = make_prompts(Shape::kUniq);
+    std::atomic<bool> stop{false};
+    std::thread other([&] {
+      for (uint64_t i = 0; !stop.load(std::memory_order_relaxed); ++i)
+        index->insert({1}, prompts[(i * 7) % kPrompts]);
+    });
+    for (size_t p = 0; p < prompts.size(); ++p) {
+      const auto begin = std::chrono::steady_clock::now();
+      const auto outcome = index->insert({0}, prompts[p]);
+      const double us =
+          std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+      all.push_back(us);
+      queued += outcome.queued ? 1 : 0;
+      dropped += outcome.dropped;
+    }
+    stop = true;
+    other.join();
+  }
+  std::sort(all.begin(), all.end());
+  worst = all.back();
+  state.counters["us_worst"] = worst;
+  state.counters["us_p999"] = all[all.size() - 1 - all.size() / 1000];
+  state.counters["us_p50"] = all[all.size() / 2];
+  state.counters["queued"] = static_cast<double>(queued);
+  state.counters["dropped"] = static_cast<double>(dropped);
+}
+BENCHMARK(PrefixTwoWritersStall)->Iterations(3)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace penstock::kvindex
