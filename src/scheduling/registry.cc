@@ -9,6 +9,7 @@
 #include "scheduling/pickers/random_picker.h"
 #include "scheduling/pickers/round_robin_picker.h"
 #include "scheduling/pickers/weighted_random_picker.h"
+#include "scheduling/producers/approx_prefix_cache_producer.h"
 #include "scheduling/producers/inflight_load_producer.h"
 #include "scheduling/producers/token_producer.h"
 #include "scheduling/scheduler.h"
@@ -56,6 +57,9 @@ std::span<const PluginDescriptor> scheduling_plugins() {
                                       "Prefers few running requests, relative to the other candidates."),
       line<TokenLoadScorer>("token-load-scorer", "Prefers endpoints with few tokens of ours in flight."),
       line<SingleProfileHandler>("single-profile-handler", "Runs the only profile."),
+      line<ApproxPrefixCacheProducer>(
+          ApproxPrefixCacheProducer::kType,
+          "How much of the prompt each endpoint holds, from the requests sent there."),
       line<InflightLoadProducer>("inflight-load-producer",
                                  "Requests and tokens in flight on each endpoint, and what a request adds."),
       line<TokenProducer>("token-producer", "The prompt as tokens, estimated from its text."),
