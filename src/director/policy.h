@@ -37,6 +37,7 @@ struct Policy {
     std::vector<const Plugin*> extractors;
   };
   std::vector<MetricsSource> sources;
+  const Plugin* discovery = nullptr;  // dataLayer.discovery, e.g. a discovery::FileDiscoveryPlugin
 };
 
 }  // namespace penstock::director

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "assembly/assembly.h"
+#include "assembly/instances.h"
+#include "base/result.h"
+#include "config/endpoint_picker_config.h"
+
+namespace penstock::assembly {
+
+// Defaults, checks and references of the flowControl section. Errors begin with
+// "failed to load flow control config: ".
+Result<FlowControlPlan> plan_flow_control(const config::FlowControlConfig& config,
+                                          const Instances& instances);
+
+}  // namespace penstock::assembly

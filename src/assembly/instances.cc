@@ -1,0 +1,72 @@
+#include "assembly/instances.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "assembly/known_types.h"
+
+namespace penstock::assembly {
+
+const PluginDescriptor* Instances::find_type(std::string_view type) const {
+  for (const std::span<const PluginDescriptor> table : options_.tables) {
+    for (const PluginDescriptor& descriptor : table) {
+      if (descriptor.type == type) return &descriptor;
+    }
+  }
+  return nullptr;
+}
+
+Error Instances::missing_type(std::string_view type, std::string_view unknown) {
+  if (find_known_type(type) != nullptr) {
+    return invalid_config(
+        fmt::format("plugin type '{}' is known to llm-d-router but not part of this build", type));
+  }
+  return invalid_config(fmt::format(fmt::runtime(unknown), type));
+}
+
+Status Instances::create(const config::PluginSpec& spec, const std::string& path) {
+  const PluginDescriptor* descriptor = find_type(spec.type);
+  const PluginFactoryContext context{
+      .name = spec.name,
+      .parameters = spec.parameters ? &*spec.parameters : nullptr,
+      .path = path,
+      .metrics = options_.metrics,
+      .clock = options_.clock,
+      .loops = options_.loops,
+      .scrape_interval = options_.scrape_interval,
+  };
+  Result<std::unique_ptr<Plugin>> made = descriptor->create(context);
+  if (!made) return std::move(made).error();
+  std::unique_ptr<Plugin> plugin = std::move(made).value();
+  plugin->set_identity(spec.name, spec.type);
+  by_name_.emplace(spec.name, plugin.get());
+  plugins_.push_back(std::move(plugin));
+  return {};
+}
+
+Plugin* Instances::find(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
+}
+
+void Instances::set_order(const std::vector<std::string>& names) {
+  order_ = names;
+}
+
+std::vector<const Plugin*> Instances::in_order() const {
+  std::vector<const Plugin*> out;
+  for (const std::string& name : order_) {
+    if (const Plugin* plugin = find(name)) out.push_back(plugin);
+  }
+  for (const std::unique_ptr<Plugin>& plugin : plugins_) {
+    if (std::find(out.begin(), out.end(), plugin.get()) == out.end()) out.push_back(plugin.get());
+  }
+  return out;
+}
+
+const PluginDescriptor& Instances::descriptor(const Plugin& plugin) const {
+  return *find_type(plugin.type());
+}
+
+}  // namespace penstock::assembly

@@ -1,0 +1,121 @@
+#include "assembly/known_types.h"
+
+#include <algorithm>
+
+namespace penstock::assembly {
+
+namespace {
+
+constexpr KnownType kTypes[] = {
+    {"active-request-scorer", Stability::kBeta},
+    {"agent-identity", Stability::kAlpha},
+    {"always-disagg-multimodal-decider", Stability::kBeta},
+    {"always-disagg-pd-decider", Stability::kBeta},
+    {"anthropic-parser", Stability::kBeta},
+    {"approx-prefix-cache-producer", Stability::kBeta},
+    {"burst-prefix-cache-producer", Stability::kAlpha},
+    {"by-label", Stability::kBeta, "label-selector-filter"},
+    {"by-label-selector", Stability::kBeta, "label-selector-filter"},
+    {"concurrency-detector", Stability::kBeta},
+    {"context-length-aware", Stability::kBeta},
+    {"core-metrics-extractor", Stability::kBeta},
+    {"data-parallel-profile-handler", Stability::kBeta},
+    {"dcgm-data-source", Stability::kAlpha},
+    {"dcgm-extractor", Stability::kAlpha},
+    {"decode-filter", Stability::kBeta},
+    {"destination-endpoint-served-verifier", Stability::kBeta},
+    {"disagg-headers-handler", Stability::kBeta, "disagg-profile-handler"},
+    {"disagg-profile-handler", Stability::kBeta},
+    {"disaggregatedset-rollout-screener", Stability::kAlpha},
+    {"edf-ordering-policy", Stability::kBeta},
+    {"encode-filter", Stability::kBeta},
+    {"endpoint-attribute-filter", Stability::kAlpha},
+    {"endpoint-attribute-scorer", Stability::kAlpha},
+    {"endpoint-notification-source", Stability::kBeta},
+    {"fcfs-ordering-policy", Stability::kBeta},
+    {"file-discovery", Stability::kBeta},
+    {"global-strict-fairness-policy", Stability::kBeta},
+    {"header-based-testing-filter", Stability::kBeta},
+    {"header-label-affinity-scorer", Stability::kAlpha},
+    {"header-profile-handler", Stability::kAlpha},
+    {"inflight-load-producer", Stability::kBeta},
+    {"k8s-notification-source", Stability::kBeta},
+    {"kv-cache-utilization-scorer", Stability::kBeta},
+    {"label-selector-filter", Stability::kBeta},
+    {"latency-scorer", Stability::kBeta},
+    {"latency-slo-admitter", Stability::kBeta},
+    {"load-aware-scorer", Stability::kBeta},
+    {"lora-affinity-scorer", Stability::kBeta},
+    {"max-score-picker", Stability::kBeta},
+    {"metrics-data-source", Stability::kBeta},
+    {"mm-embeddings-cache-producer", Stability::kBeta},
+    {"mm-embeddings-cache-scorer", Stability::kBeta},
+    {"models-data-extractor", Stability::kBeta},
+    {"models-data-source", Stability::kBeta},
+    {"multicluster-approx-prefix-cache-producer", Stability::kAlpha},
+    {"multicluster-file-discovery", Stability::kAlpha},
+    {"multicluster-kv-cache-utilization-scorer", Stability::kAlpha},
+    {"multicluster-metrics-data-source", Stability::kAlpha},
+    {"multicluster-metrics-extractor", Stability::kAlpha},
+    {"multicluster-prefix-cache-scorer", Stability::kAlpha},
+    {"multicluster-queue-scorer", Stability::kAlpha},
+    {"multicluster-session-affinity-filter", Stability::kAlpha},
+    {"no-hit-lru-scorer", Stability::kBeta},
+    {"openai-parser", Stability::kBeta},
+    {"p2p-source-producer", Stability::kAlpha},
+    {"passthrough-parser", Stability::kBeta},
+    {"pd-profile-handler", Stability::kBeta, "disagg-profile-handler"},
+    {"precise-prefix-cache-producer", Stability::kBeta},
+    {"precise-prefix-cache-scorer", Stability::kBeta},
+    {"predicted-latency-producer", Stability::kBeta},
+    {"prefill-filter", Stability::kBeta},
+    {"prefill-header-handler", Stability::kBeta, "disagg-profile-handler"},
+    {"prefix-based-pd-decider", Stability::kBeta},
+    {"prefix-cache-affinity-filter", Stability::kBeta},
+    {"prefix-cache-scorer", Stability::kBeta},
+    {"priority-holdback-policy", Stability::kAlpha},
+    {"priority-then-time-eviction-order-policy", Stability::kAlpha},
+    {"probabilistic-admitter", Stability::kBeta},
+    {"program-aware-fairness", Stability::kBeta},
+    {"queue-scorer", Stability::kBeta},
+    {"random-picker", Stability::kBeta},
+    {"request-attribute-reporter", Stability::kBeta},
+    {"round-robin-fairness-policy", Stability::kBeta},
+    {"running-requests-size-scorer", Stability::kBeta},
+    {"session-affinity-filter", Stability::kAlpha},
+    {"session-affinity-scorer", Stability::kAlpha},
+    {"session-id-producer", Stability::kBeta},
+    {"sglanghttp-parser", Stability::kBeta},
+    {"sheddable-eviction-filter", Stability::kAlpha},
+    {"single-profile-handler", Stability::kBeta},
+    {"slo-deadline-ordering-policy", Stability::kBeta},
+    {"slo-headroom-tier-filter", Stability::kBeta},
+    {"soft-reflective-ceiling-policy", Stability::kAlpha},
+    {"static-usage-limit-policy", Stability::kBeta},
+    {"token-load-scorer", Stability::kBeta},
+    {"token-producer", Stability::kBeta},
+    {"tokenizer", Stability::kBeta, "token-producer"},
+    {"topology-affinity-filter", Stability::kAlpha},
+    {"topology-affinity-scorer", Stability::kAlpha},
+    {"topology-extractor", Stability::kAlpha},
+    {"utilization-detector", Stability::kBeta},
+    {"utilization-filter", Stability::kAlpha},
+    {"vertexai-parser", Stability::kBeta},
+    {"vllmgrpc-parser", Stability::kBeta},
+    {"vllmhttp-parser", Stability::kBeta},
+    {"weighted-random-picker", Stability::kBeta},
+};
+
+}  // namespace
+
+std::span<const KnownType> known_types() {
+  return kTypes;
+}
+
+const KnownType* find_known_type(std::string_view type) {
+  const auto* found = std::lower_bound(std::begin(kTypes), std::end(kTypes), type,
+                                       [](const KnownType& a, std::string_view b) { return a.type < b; });
+  return found != std::end(kTypes) && found->type == type ? found : nullptr;
+}
+
+}  // namespace penstock::assembly

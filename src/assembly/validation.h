@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "assembly/instances.h"
+#include "base/result.h"
+#include "config/endpoint_picker_config.h"
+
+namespace penstock::assembly {
+
+// Before anything is created: types are given and registered, names are unique.
+Status validate_plugins(const config::EndpointPickerConfig& config, const Instances& instances);
+
+// In which order to create the plugins: those that others' parameters refer to first, else as configured.
+// Numbers into config.plugins. Errors begin with "failed to build plugin dependency graph: ".
+Result<std::vector<size_t>> creation_order(const config::EndpointPickerConfig& config,
+                                           const Instances& instances);
+
+// After defaults: profiles, detector and parsers name existing plugins.
+Status validate_references(const config::EndpointPickerConfig& config, const Instances& instances);
+
+// What is allowed and has no effect, or likely not the wanted one: useless plugins in profiles, weights of
+// nothing, zero and negative weights, plugins nobody uses, settings behind a closed gate.
+std::vector<std::string> find_useless(const config::EndpointPickerConfig& config, const Instances& instances,
+                                      bool flow_control_on);
+
+}  // namespace penstock::assembly
