@@ -19,31 +19,31 @@ void* counted(size_t bytes, size_t alignment) {
 }
 }  // namespace
 
-void* operator new(size_t bytes) {
+[[gnu::noinline]] void* operator new(size_t bytes) {
   return counted(bytes == 0 ? 1 : bytes, alignof(std::max_align_t));
 }
-void* operator new[](size_t bytes) {
+[[gnu::noinline]] void* operator new[](size_t bytes) {
   return counted(bytes == 0 ? 1 : bytes, alignof(std::max_align_t));
 }
-void* operator new(size_t bytes, std::align_val_t alignment) {
+[[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t alignment) {
   return counted(bytes, static_cast<size_t>(alignment));
 }
-void operator delete(void* p) noexcept {
+[[gnu::noinline]] void operator delete(void* p) noexcept {
   std::free(p);
 }
-void operator delete[](void* p) noexcept {
+[[gnu::noinline]] void operator delete[](void* p) noexcept {
   std::free(p);
 }
-void operator delete(void* p, size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
   std::free(p);
 }
-void operator delete[](void* p, size_t) noexcept {
+[[gnu::noinline]] void operator delete[](void* p, size_t) noexcept {
   std::free(p);
 }
-void operator delete(void* p, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept {
   std::free(p);
 }
-void operator delete(void* p, size_t, std::align_val_t) noexcept {
+[[gnu::noinline]] void operator delete(void* p, size_t, std::align_val_t) noexcept {
   std::free(p);
 }
 
