@@ -30,7 +30,7 @@ namespace {
 constexpr unsigned kVisibleBits = 20;
 constexpr uint32_t kVisibleMask = (1U << kVisibleBits) - 1;
 static_assert(PrefixIndex::kMaxRunBlocks <= kVisibleMask);
-static_assert(kMaxEndpoints <= 1U << (32 - kVisibleBits));
+static_assert(kMaxEndpoints == 1U << (32 - kVisibleBits), "any slot in a member word indexes a MatchResult");
 
 constexpr size_t kChunkBlocks = 32;
 constexpr unsigned kChunkOrder = 3;
@@ -39,9 +39,10 @@ constexpr unsigned kNodeOrder = 1;
 constexpr uint32_t kFirstBuckets = 1024;
 constexpr int kMaxTries = 20;
 constexpr int kMaxHops = 256;
-constexpr size_t kDrainLimit = 64;
+// Work that one thread does for others with an insert: a queued insert counts its blocks and 32 more.
+constexpr size_t kDrainWork = 2048;
+constexpr size_t kInsertWork = 32;
 constexpr size_t kBytesPerPromptBlock = 64;
-constexpr int kHelpRounds = 4;
 constexpr size_t kRemovalSlice = 256;
 constexpr uint64_t kMoreBit = uint64_t{1} << 63U;
 constexpr uint64_t kTagMask = 0x7FFFFFFF;
@@ -110,8 +111,8 @@ struct PrefixIndex::Members {
   Cell<uint32_t>* segments;
 };
 
-MatchResult::MatchResult(size_t max_endpoints)
-    : lengths_(max_endpoints, 0), touched_(max_endpoints, 0), words_(kMaxEndpoints, 0) {}
+MatchResult::MatchResult()
+    : lengths_(kMaxEndpoints, 0), touched_(kMaxEndpoints, 0), words_(kMaxEndpoints, 0) {}
 
 void MatchResult::clear() {
   for (size_t i = 0; i < touched_count_; ++i) lengths_[touched_[i]] = 0;
@@ -364,19 +365,32 @@ bool PrefixIndex::read_run(std::span<const uint64_t> hashes, std::vector<uint32_
 void PrefixIndex::match(std::span<const uint64_t> hashes, MatchResult& out) const {
   out.clear();
   RunView view;
-  for (size_t position = 0; position < hashes.size(); position += view.matched) {
+  const uint32_t* words = out.words_.data();
+  uint32_t* lengths = out.lengths_.data();
+  for (uint32_t position = 0; position < hashes.size();) {
     if (!read_run(hashes.subspan(position), out.words_, view)) return;
+    const auto matched = static_cast<uint32_t>(view.matched);
     bool reached = false;
-    for (size_t i = 0; i < view.members; ++i) {
-      const uint32_t word = out.words_[i];
-      const uint32_t slot = word >> kVisibleBits;
-      const auto seen = static_cast<uint32_t>(std::min<size_t>(word & kVisibleMask, view.matched));
-      if (slot >= out.lengths_.size() || seen == 0 || out.lengths_[slot] != position) continue;
-      if (position == 0) out.touched_[out.touched_count_++] = static_cast<EndpointSlot>(slot);
-      out.lengths_[slot] = static_cast<uint32_t>(position) + seen;
-      reached |= seen == view.matched;
+    if (position == 0) {
+      for (size_t i = 0; i < view.members; ++i) {
+        const uint32_t slot = words[i] >> kVisibleBits;
+        const uint32_t seen = std::min(words[i] & kVisibleMask, matched);
+        lengths[slot] = seen;
+        out.touched_[i] = static_cast<EndpointSlot>(slot);
+        reached |= seen == matched;
+      }
+      out.touched_count_ = view.members;
+    } else {
+      for (size_t i = 0; i < view.members; ++i) {
+        const uint32_t slot = words[i] >> kVisibleBits;
+        const uint32_t seen = std::min(words[i] & kVisibleMask, matched);
+        if (lengths[slot] != position) continue;
+        lengths[slot] = position + seen;
+        reached |= seen == matched;
+      }
     }
     if (!reached) return;
+    position += matched;
   }
 }
 
@@ -420,18 +434,16 @@ void PrefixIndex::lock() {
 // An insert queued while the holder was leaving would lie there until the next one: both sides look again
 // after their step, with a full fence between.
 void PrefixIndex::help() {
-  for (int round = 0; round < kHelpRounds; ++round) {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (pending_.load(std::memory_order_relaxed) <= 0 || !try_lock()) return;
-    drain_locked(kDrainLimit);
-    unlock();
-  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (pending_.load(std::memory_order_relaxed) <= 0 || !try_lock()) return;
+  drain_locked(kDrainWork);
+  unlock();
 }
 
 PrefixIndex::InsertOutcome PrefixIndex::insert(const Insert& insert, std::span<const uint64_t> hashes) {
   InsertOutcome outcome;
   if (try_lock()) {
-    drain_locked(kDrainLimit);
+    drain_locked(kDrainWork);
     apply(insert, hashes);
     unlock();
   } else {
@@ -445,12 +457,12 @@ PrefixIndex::InsertOutcome PrefixIndex::insert(const Insert& insert, std::span<c
   return outcome;
 }
 
-void PrefixIndex::drain_locked(size_t limit) {
+void PrefixIndex::drain_locked(size_t work) {
   if (pending_.load(std::memory_order_relaxed) <= 0) return;
   InsertQueue::Header header;
   for (const auto& queue : queues_) {
-    while (limit > 0 && queue->pop(header, queued_hashes_)) {
-      --limit;
+    while (work > 0 && queue->pop(header, queued_hashes_)) {
+      work -= std::min(work, queued_hashes_.size() + kInsertWork);
       pending_.fetch_sub(1, std::memory_order_relaxed);
       apply({header.slot, header.owner, header.capacity_blocks}, queued_hashes_);
     }

@@ -22,11 +22,11 @@ class PrefixIndexInspector;
 // look-up clears only what the one before had set. No allocation after construction.
 class MatchResult {
  public:
-  explicit MatchResult(size_t max_endpoints = kMaxEndpoints);
+  MatchResult();
 
   // Matched blocks of the endpoint in this slot, 0 when none.
   uint32_t length(EndpointSlot slot) const { return slot < lengths_.size() ? lengths_[slot] : 0; }
-  // Slots with a length above 0, in no order.
+  // Every slot with a length above 0, in no order.
   std::span<const EndpointSlot> endpoints() const { return {touched_.data(), touched_count_}; }
   void clear();
 
@@ -51,8 +51,9 @@ class MatchResult {
 // and every match is contiguous from the first block.
 //
 // Threads: match() and the counters from anywhere, without locks. insert() from anywhere: whoever gets
-// the writer's lock works, others leave their insert in a bounded queue that the lock's holder empties;
-// nobody waits. set_capacity(), remove_endpoint() and drain() wait for the writer's lock.
+// the writer's lock works, others leave their insert in a bounded queue, of which every holder of the
+// lock applies a bounded piece; nobody waits. set_capacity(), remove_endpoint() and drain() wait for the
+// writer's lock.
 //
 // Bounds: blocks per endpoint (capacity), bytes in all (max_bytes: the globally oldest segment goes
 // first), max_endpoints, bytes of each queue.
@@ -161,7 +162,7 @@ class PrefixIndex {
   bool try_lock();
   void lock();
   void unlock() { writer_busy_.store(false, std::memory_order_release); }
-  void drain_locked(size_t limit);
+  void drain_locked(size_t work);
   void help();
   void apply(const Insert& insert, std::span<const uint64_t> hashes);
   void walk(std::span<const uint64_t> hashes);
