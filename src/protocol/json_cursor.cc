@@ -17,12 +17,11 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// Copies [from, to) to `out`; may write up to 15 bytes more than it has to.
+// Copies [from, to) to `out`; may write up to 32 bytes more than it has to.
 char* copy_run(const char* from, const char* to, const char* end, char* out) {
   const auto size = static_cast<size_t>(to - from);
   if (size <= 32 && end - from >= 32) {
-    std::memcpy(out, from, 16);
-    if (size > 16) std::memcpy(out + 16, from + 16, 16);
+    std::memcpy(out, from, 32);
   } else {
     std::memcpy(out, from, size);
   }
@@ -151,7 +150,8 @@ bool JsonCursor::scan_string(std::string_view& value, bool keep) {
   return unescape_rest(start, value, keep && arena_ != nullptr);
 }
 
-// The whole string again, with escapes: blocks of 64 bytes, their special bytes one after the other.
+// The whole string again, with escapes: blocks of 64 bytes, their special bytes one after the other. Bytes of
+// an escape that are special themselves are taken out of the mask with it.
 bool JsonCursor::unescape_rest(const char* start, std::string_view& value, bool keep) {
   if (keep && scratch_ == nullptr) {
     scratch_ = static_cast<char*>(arena_->allocate_bytes(static_cast<size_t>(end_ - start) + 64, 1));
@@ -160,32 +160,47 @@ bool JsonCursor::unescape_rest(const char* start, std::string_view& value, bool 
   const char* run = start;  // first byte that is not yet in `out`
   for (const char* block = start;; block += 64) {
     uint64_t specials = string_specials(block, end_);
-    for (; specials != 0; specials &= specials - 1) {
-      const char* hit = block + __builtin_ctzll(specials);
-      if (hit < run) continue;  // part of the last escape
-      at_ = hit;
-      if (hit >= end_) return fail(kBadCharacter);
+    if (run > block) specials &= ~uint64_t{0} << (run - block);
+    while (specials != 0) {
+      const int bit = __builtin_ctzll(specials);
+      const char* hit = block + bit;
+      if (hit >= end_) {
+        at_ = end_;
+        return fail(kBadCharacter);
+      }
       if (keep) out = copy_run(run, hit, end_, out);
-      if (*hit == '"') {
-        if (keep) {
-          value = {scratch_, static_cast<size_t>(out - scratch_)};
-          scratch_ = out;
-        } else {
-          value = {start, static_cast<size_t>(hit - start)};
+      if (*hit == '\\') {
+        const char simple = hit + 1 < end_ ? simple_json_escape(hit[1]) : '\0';
+        if (simple != 0) {
+          if (keep) *out++ = simple;
+          run = hit + 2;
+          specials &= ~(uint64_t{3} << bit);
+          continue;
         }
-        at_ = hit + 1;
-        return true;
+        char utf8[4] = {};
+        size_t size = 0;
+        const size_t taken = read_json_escape(hit, end_, utf8, size);
+        if (taken == 0) {
+          at_ = hit;
+          return fail("invalid escape in string");
+        }
+        if (keep) {
+          std::memcpy(out, utf8, 4);
+          out += size;
+        }
+        run = hit + taken;
+        specials &= ~(((uint64_t{1} << taken) - 1) << bit);
+        continue;
       }
-      if (*hit != '\\') return fail("control character in string");
-      char utf8[4] = {};
-      size_t size = 0;
-      const size_t taken = read_json_escape(hit, end_, utf8, size);
-      if (taken == 0) return fail("invalid escape in string");
+      at_ = hit;
+      if (*hit != '"') return fail("control character in string");
+      value = {start, static_cast<size_t>(hit - start)};
       if (keep) {
-        std::memcpy(out, utf8, 4);
-        out += size;
+        value = {scratch_, static_cast<size_t>(out - scratch_)};
+        scratch_ = out;
       }
-      run = hit + taken;
+      at_ = hit + 1;
+      return true;
     }
   }
 }

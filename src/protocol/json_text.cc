@@ -1,25 +1,10 @@
 #include "protocol/json_text.h"
 
-#include <array>
 #include <cstdint>
 #include <cstring>
 
 namespace penstock::protocol {
 namespace {
-
-constexpr std::array<char, 256> make_simple_escapes() {
-  std::array<char, 256> table{};
-  table['"'] = '"';
-  table['\\'] = '\\';
-  table['/'] = '/';
-  table['b'] = '\b';
-  table['f'] = '\f';
-  table['n'] = '\n';
-  table['r'] = '\r';
-  table['t'] = '\t';
-  return table;
-}
-constexpr std::array<char, 256> kSimpleEscapes = make_simple_escapes();
 
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -67,7 +52,7 @@ size_t write_utf8(uint32_t code, char utf8[4]) {
 
 size_t read_json_escape(const char* p, const char* end, char utf8[4], size_t& size) {
   if (end - p < 2) return 0;
-  const char simple = kSimpleEscapes[static_cast<unsigned char>(p[1])];
+  const char simple = simple_json_escape(p[1]);
   if (simple != 0) {
     utf8[0] = simple;
     size = 1;

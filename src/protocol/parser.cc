@@ -58,10 +58,13 @@ ParserTable::ParserTable(std::span<const RequestParser* const> parsers) {
       fallback_ = parser;
       break;
     }
-    for (const std::string_view suffix : suffixes) claims_.push_back({suffix, parser});
+    for (const std::string_view suffix : suffixes) {
+      const auto shorter = std::find_if(claims_.begin(), claims_.end(), [&](const Claim& claim) {
+        return claim.suffix.size() < suffix.size();
+      });
+      claims_.insert(shorter, {suffix, parser});
+    }
   }
-  std::stable_sort(claims_.begin(), claims_.end(),
-                   [](const Claim& a, const Claim& b) { return a.suffix.size() > b.suffix.size(); });
 }
 
 const RequestParser* ParserTable::find(std::string_view path) const {
