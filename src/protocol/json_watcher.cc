@@ -29,6 +29,7 @@ void JsonWatcher::give_up_model() {
 }
 
 void JsonWatcher::line_end() {
+  if (state_ == State::kScalar) after_value();
   const bool in_string = state_ == State::kKey || state_ == State::kText || state_ == State::kModel ||
                          ((state_ == State::kSkip || state_ == State::kCapture) && in_string_);
   if (!in_string) return;

@@ -46,7 +46,7 @@ class JsonWatcher {
       : events_(events), max_model_bytes_(max_model_bytes), max_usage_bytes_(max_usage_bytes) {}
 
   void feed(const char* p, const char* end);
-  // A line end that JSON strings cannot contain: an open string is a broken document.
+  // A line ended, which is a blank to JSON: a number or literal ends, an open string is a broken document.
   void line_end();
   // A new document begins.
   void reset();

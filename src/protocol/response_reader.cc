@@ -129,6 +129,7 @@ struct ResponseReader::State final : JsonWatcher::Events {
   bool cr_pending = false;     // the last piece ended with '\r', delimiter unknown
   std::string head;            // start of the line or of its data, at most 16 bytes
   std::string line_kept;       // data of a split line while the first token is awaited
+  bool line_too_long = false;  // to be kept: taken for output
   bool line_was_bare = false;  // the last line was
   bool data_is_split = false;  // the current line began in an earlier piece or is read in parts
 
@@ -288,23 +289,24 @@ struct ResponseReader::State final : JsonWatcher::Events {
     }
     if (line == Line::kIgnored) return;
     if (head.size() < 16) head.append(p, std::min<size_t>(16 - head.size(), static_cast<size_t>(stop - p)));
-    if (!first_token && line_kept.size() + static_cast<size_t>(stop - p) <= kMaxLineBytesKept)
-      line_kept.append(p, stop);
+    if (!first_token) {
+      line_too_long = line_too_long || line_kept.size() + static_cast<size_t>(stop - p) > kMaxLineBytesKept;
+      if (!line_too_long) line_kept.append(p, stop);
+    }
     watcher.feed(p, stop);
   }
 
   // Returns where the data begins.
   const char* read_head(const char* p, const char* stop) {
     while (p < stop) {
-      if (head.empty() && is_bare(*p)) {
-        line = Line::kBare;
+      if (head.size() < kDataPrefix.size() && *p != kDataPrefix[head.size()]) {
+        line = is_bare(head.empty() ? *p : head.front()) ? Line::kBare : Line::kIgnored;
+        // What looked like the field name is the bare line's own; it holds no quote.
+        if (line == Line::kBare) watcher.feed(head.data(), head.data() + head.size());
+        if (line == Line::kIgnored) head.push_back(*p);
         return p;
       }
       head.push_back(*p++);
-      if (!kDataPrefix.starts_with(head)) {
-        line = Line::kIgnored;
-        return p;
-      }
       if (head.size() == kDataPrefix.size()) {
         line = Line::kData;
         head.clear();
@@ -315,12 +317,16 @@ struct ResponseReader::State final : JsonWatcher::Events {
   }
 
   void end_split_line() {
+    if (line == Line::kStart && !head.empty() && head != "\r" && bare_goes_on()) {
+      watcher.feed(head.data(), head.data() + head.size());
+      line = Line::kBare;
+    }
     if (line == Line::kData || line == Line::kBare) {
       watcher.line_end();
       line_was_bare = line == Line::kBare;
       if (without_blanks(head) != kDone) {
         ++events;
-        if (!first_token) first_token = line_kept.empty() || carries_output(line_kept, api);
+        if (!first_token) first_token = line_too_long || carries_output(line_kept, api);
       }
     } else if (head.empty() || head == "\r") {
       watcher.reset();
@@ -329,6 +335,7 @@ struct ResponseReader::State final : JsonWatcher::Events {
     line = Line::kStart;
     head.clear();
     line_kept.clear();
+    line_too_long = false;
     data_is_split = false;
   }
 };

@@ -298,6 +298,15 @@ TEST(ResponseReader, ToolArgumentsWithQuotesPassAtAnyPieceBorders) {
   }
 }
 
+TEST(ResponseReader, BrokenDocumentsAreReadAlikeInWholeAndSplitLines) {
+  for (const std::string text :
+       {"data: {\"a\":null\ndata: {\"id\":\"x\",\"model\":\"B\"}\n\n",
+        "{\"a\":\ndata: 1,\"model\":\"B\"}\n\n", "{\"a\":\ndat\n1,\"model\":\"B\"}\n\n",
+        "{\"a\":\ndat\"x\",\"model\":\"B\"}\n\n"}) {
+    read_every_way(text, restoring(ApiKind::kChatCompletions, "B", "alias"), kSse);
+  }
+}
+
 TEST(ResponseReader, CompressedAnswersAreNotTouched) {
   ResponseReader reader(restoring(ApiKind::kChatCompletions, "B", "A"));
   reader.begin(200, kSse, "gzip");
