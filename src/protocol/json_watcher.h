@@ -52,6 +52,8 @@ class JsonWatcher {
   void reset();
   // Within a document.
   bool inside() const { return state_ != State::kIdle && state_ != State::kLost; }
+  // Nothing is understood until reset().
+  bool lost() const { return state_ == State::kLost; }
   // Content of the unfinished model literal so far. REQUIRES: between model_begins and its end.
   std::string_view model_so_far() const { return capture_; }
   void give_up_model();

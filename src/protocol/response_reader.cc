@@ -92,7 +92,7 @@ std::string_view without_blanks(std::string_view text) {
 }  // namespace
 
 // Where it stands in a stream of lines:
-//   kStart     within the first bytes of a line, which don't tell yet what it is (`head_`)
+//   kStart     within the first bytes of a line, which don't tell yet what it is (`head`)
 //   kData      behind "data:"
 //   kBare      in a line that is JSON without a field name
 //   kIgnored   in a comment, another field, or something unknown
@@ -271,8 +271,15 @@ struct ResponseReader::State final : JsonWatcher::Events {
     const bool complete = !watcher.inside() && json.starts_with('{') && json.ends_with('}');
     if (rewriting() || !complete || may_hold_usage(json, api)) {
       watcher.feed(json.data(), json.data() + json.size());
-      watcher.line_end();
+      end_of_json_line(!data);
     }
+  }
+
+  // Bare lines have no blank lines between them to count on: what is lost begins anew with the next.
+  void end_of_json_line(bool bare) {
+    watcher.line_end();
+    line_was_bare = bare;
+    if (bare && watcher.lost()) watcher.reset();
   }
 
   void count_event(std::string_view json) {
@@ -322,8 +329,7 @@ struct ResponseReader::State final : JsonWatcher::Events {
       line = Line::kBare;
     }
     if (line == Line::kData || line == Line::kBare) {
-      watcher.line_end();
-      line_was_bare = line == Line::kBare;
+      end_of_json_line(line == Line::kBare);
       if (without_blanks(head) != kDone) {
         ++events;
         if (!first_token) first_token = line_too_long || carries_output(line_kept, api);

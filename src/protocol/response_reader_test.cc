@@ -135,6 +135,12 @@ TEST(ResponseReader, ReadsStreamsWithoutDataPrefix) {
             "\"completion_tokens\":2,\"total_tokens\":3}}\n{\n  \"model\" : \"A\"\n}\n\n[DONE]");
 }
 
+TEST(ResponseReader, ABrokenBareLineDoesNotSpoilTheNext) {
+  const std::string text = "{\"a\":1\n{\"model\":\"x\n{\"model\":\"B\"}\n";
+  EXPECT_EQ(read_every_way(text, restoring(ApiKind::kChatCompletions, "B", "A"), kSse).text,
+            "{\"a\":1\n{\"model\":\"x\n{\"model\":\"A\"}\n");
+}
+
 TEST(ResponseReader, ContinuousUsageCountsOnce) {
   std::string text;
   for (int i = 0; i < 5; ++i)
