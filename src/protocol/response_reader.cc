@@ -294,8 +294,8 @@ struct ResponseReader::State final : JsonWatcher::Events {
       p = read_head(p, stop);
       if (line == Line::kStart) return;
     }
-    if (line == Line::kIgnored) return;
     if (head.size() < 16) head.append(p, std::min<size_t>(16 - head.size(), static_cast<size_t>(stop - p)));
+    if (line == Line::kIgnored) return;
     if (!first_token) {
       line_too_long = line_too_long || line_kept.size() + static_cast<size_t>(stop - p) > kMaxLineBytesKept;
       if (!line_too_long) line_kept.append(p, stop);
@@ -310,7 +310,6 @@ struct ResponseReader::State final : JsonWatcher::Events {
         line = is_bare(head.empty() ? *p : head.front()) ? Line::kBare : Line::kIgnored;
         // What looked like the field name is the bare line's own; it holds no quote.
         if (line == Line::kBare) watcher.feed(head.data(), head.data() + head.size());
-        if (line == Line::kIgnored) head.push_back(*p);
         return p;
       }
       head.push_back(*p++);
