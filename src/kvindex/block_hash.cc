@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/hash.h"
+#include "kvindex/wide_hash.h"
 
 namespace penstock::kvindex {
 
@@ -27,8 +28,7 @@ uint64_t content_hash(std::span<const uint32_t> tokens) {
 }
 
 uint64_t chain_hash(uint64_t content, uint64_t parent) {
-  const std::array<uint64_t, 2> parts{content, parent};
-  return xxh64(parts.data(), sizeof(parts));
+  return xxh64_pair(content, parent);
 }
 
 BlockCount count_blocks(size_t tokens, size_t block_size_tokens, size_t max_blocks) {
@@ -44,12 +44,13 @@ BlockCount count_blocks(size_t tokens, size_t block_size_tokens, size_t max_bloc
 void hash_blocks(const TokenizedPrompt& prompt, size_t block_size_tokens, uint64_t seed,
                  std::span<uint64_t> out) {
   assert(out.size() * block_size_tokens <= prompt.token_ids.size());
+  xxh64_pieces(prompt.token_ids.data(), block_size_tokens * sizeof(uint32_t), out);
   uint64_t parent = seed;
   size_t feature = 0;
   for (size_t b = 0; b < out.size(); ++b) {
     const size_t begin = b * block_size_tokens;
     const size_t end = begin + block_size_tokens;
-    uint64_t content = content_hash(prompt.token_ids.subspan(begin, block_size_tokens));
+    uint64_t content = out[b];
     for (; feature < prompt.features.size() && prompt.features[feature].offset_tokens < end; ++feature) {
       const MultiModalFeature& item = prompt.features[feature];
       if (item.hash.empty()) continue;
