@@ -152,7 +152,8 @@ void stop_strings(Fields& f, const element& value, EngineRequest& out) {
   if (value.is_string()) {
     out.stop.emplace_back(value.get_string().value_unsafe());
   } else if (value.is_array()) {
-    for (const element item : value.get_array().value_unsafe()) {
+    const array items = value.get_array().value_unsafe();
+    for (const element item : items) {
       if (!item.is_string()) return f.fail("stop", "string_type", "Input should be a valid string", item);
       if (out.stop.size() >= RequestReader::kMaxStops)
         return f.refuse(bad_request("too many stop strings", "stop"));
