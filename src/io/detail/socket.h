@@ -1,0 +1,143 @@
+#pragma once
+
+#include <sys/uio.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/basic_stream_descriptor.hpp>
+#include <coroutine>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "io/loop.h"
+#include "io/net.h"
+#include "io/tls.h"
+
+struct ssl_st;
+
+namespace penstock::io::detail {
+
+// A TCP socket of one loop, plain or TLS. I/O is tried first; only when the kernel has nothing (or no room)
+// is readiness waited for, through one Asio wait per direction that stays armed until it fires, whoever is
+// interested then: a waiting reader, or the watcher that notices the peer's end while nobody reads.
+// Freed when its owner has let go and the armed waits have come back.
+class Socket {
+ public:
+  // Result of a try: bytes moved, or one of these.
+  static constexpr ptrdiff_t kWouldBlock = -1;
+  static constexpr ptrdiff_t kFailed = -2;  // errno in last_error()
+
+  static SocketPtr adopt(Loop& loop, int fd);
+
+  Loop& loop() { return loop_; }
+  int fd() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+  int last_error() const { return last_error_; }
+  std::string error_text() const;
+
+  // > 0; 0 at the peer's end; kWouldBlock; kFailed.
+  ptrdiff_t try_read(char* into, size_t bytes);
+  // Bytes taken (less than all: no room for more); kWouldBlock; kFailed.
+  ptrdiff_t try_write(const iovec* pieces, size_t count);
+  // False after a read that got less than it asked for: waiting is then cheaper than trying.
+  bool maybe_readable() const { return maybe_readable_; }
+
+  class Readiness {
+   public:
+    Readiness(Socket& socket, bool write, Duration timeout, const CancelToken& token)
+        : socket_(socket), wait_(socket.loop_), timeout_(timeout), token_(token), write_(write) {}
+    bool await_ready() const { return !socket_.is_open() || token_.cancelled(); }
+    void await_suspend(std::coroutine_handle<> handle);
+    // kReady also when the socket was closed: the next try tells.
+    Wait::Outcome await_resume() const {
+      if (wait_.outcome() != Wait::Outcome::kPending) return wait_.outcome();
+      return token_.cancelled() ? Wait::Outcome::kCancelled : Wait::Outcome::kReady;
+    }
+
+   private:
+    friend class Socket;
+    static void abandoned(void* self);
+    Socket& socket_;
+    Wait wait_;
+    Duration timeout_;
+    const CancelToken& token_;
+    bool write_;
+  };
+  // One reader and one writer at a time. `token` must live until the wait ends.
+  Readiness readable(Duration timeout, const CancelToken& token) {
+    return {*this, tls_read_wants_write_, timeout, token};
+  }
+  Readiness writable(Duration timeout, const CancelToken& token) {
+    return {*this, !tls_write_wants_read_, timeout, token};
+  }
+
+  // Reads into `into` when something comes while no reader waits; and when `both`, a waiting writer is
+  // resumed as well by it (an answer that comes while the request is still being sent).
+  using Watcher = void (*)(void* context);
+  void watch(Watcher watcher, void* context);
+  void unwatch() { watcher_ = nullptr; }
+
+  // Waits that end at once when the socket is closed under them.
+  Task<Status> finish_connect(Duration timeout, CancelToken token);
+  // `Duration` is for the whole handshake. Exactly one of the contexts.
+  Task<Status> handshake_server(TlsServerContext& context, Duration timeout, CancelToken token);
+  Task<Status> handshake_client(TlsClientContext& context, std::string server_name, Duration timeout,
+                                CancelToken token);
+  bool is_tls() const { return ssl_ != nullptr; }
+  std::string_view alpn() const;
+  std::string client_certificate_subject() const;
+
+  // Writes everything; for what one try did not take.
+  Task<Status> write_all(std::span<iovec> pieces, Duration timeout, CancelToken token);
+
+  void shutdown_write();
+  void close();
+  // Closes with a reset: the peer sees an error instead of an end.
+  void reset_connection();
+  SocketAddress peer() const;
+  SocketAddress local() const;
+
+ private:
+  friend struct SocketDeleter;
+  friend struct SocketWaitHandler;
+  using Descriptor = boost::asio::posix::basic_stream_descriptor<boost::asio::io_context::executor_type>;
+  struct Slot {
+    alignas(std::max_align_t) char bytes[192];
+    bool used = false;
+  };
+
+  Socket(Loop& loop, int fd);
+  ~Socket();
+  void arm(bool write);
+  void on_ready(bool write);
+  void unref();
+  ptrdiff_t tls_result(int result, bool writing);
+  Task<Status> handshake(Duration timeout, CancelToken token);
+
+  Loop& loop_;
+  Descriptor descriptor_;
+  int fd_;
+  int last_error_ = 0;
+  uint32_t references_ = 1;
+  bool armed_[2] = {false, false};  // read, write
+  bool maybe_readable_ = true;
+  bool tls_read_wants_write_ = false;
+  bool tls_write_wants_read_ = false;
+  bool tls_broken_ = false;  // no close_notify after a fatal error
+  Readiness* waiting_[2] = {nullptr, nullptr};
+  Watcher watcher_ = nullptr;
+  void* watcher_context_ = nullptr;
+  ssl_st* ssl_ = nullptr;
+  std::string tls_error_;
+  Slot slots_[2];
+};
+
+// Non-blocking, close-on-exec, TCP_NODELAY.
+void set_stream_options(int fd);
+Result<int> open_listener(const SocketAddress& address, int backlog, bool reuse_port);
+// Connects to the first address that answers. The deadline is for all of them.
+Task<Result<SocketPtr>> connect_any(Loop& loop, std::span<const SocketAddress> addresses, Duration timeout,
+                                    CancelToken token);
+
+}  // namespace penstock::io::detail

@@ -1,0 +1,233 @@
+#include "io/tls.h"
+
+#include <arpa/inet.h>
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+
+#include "io/detail/tls_impl.h"
+
+namespace penstock::io {
+
+namespace detail {
+
+std::string take_ssl_error() {
+  const unsigned long code = ERR_get_error();
+  ERR_clear_error();
+  if (code == 0) return "TLS failure";
+  char text[256];
+  ERR_error_string_n(code, text, sizeof(text));
+  return text;
+}
+
+namespace {
+
+Error config_error(const std::string& what, const std::string& file) {
+  return invalid_config(what + " '" + file + "': " + take_ssl_error());
+}
+
+std::string alpn_wire(const std::vector<std::string>& names) {
+  std::string wire;
+  for (const std::string& name : names) {
+    if (name.empty() || name.size() > 255) continue;
+    wire.push_back(static_cast<char>(name.size()));
+    wire += name;
+  }
+  return wire;
+}
+
+void set_common_options(SSL_CTX* context, bool allow_tls12) {
+  SSL_CTX_set_min_proto_version(context, allow_tls12 ? TLS1_2_VERSION : TLS1_3_VERSION);
+  SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                SSL_MODE_RELEASE_BUFFERS | SSL_MODE_AUTO_RETRY);
+  SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+  SSL_CTX_set_read_ahead(context, 1);
+}
+
+Status use_certificate(SSL_CTX* context, const std::string& certificate, const std::string& key) {
+  if (SSL_CTX_use_certificate_chain_file(context, certificate.c_str()) != 1)
+    return config_error("can't use certificate file", certificate);
+  if (SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM) != 1)
+    return config_error("can't use key file", key);
+  if (SSL_CTX_check_private_key(context) != 1)
+    return config_error("the certificate doesn't belong to the key", key);
+  return {};
+}
+
+// Index of the generation in an SSL_CTX, for the callbacks.
+int select_alpn(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* in,
+                unsigned in_size, void* context) {
+  const auto& generation = *static_cast<TlsServerContext::Impl::Generation*>(context);
+  const auto* ours = reinterpret_cast<const unsigned char*>(generation.alpn_wire.data());
+  const auto ours_size = static_cast<unsigned>(generation.alpn_wire.size());
+  unsigned char* chosen = nullptr;
+  if (SSL_select_next_proto(&chosen, out_size, ours, ours_size, in, in_size) != OPENSSL_NPN_NEGOTIATED)
+    return SSL_TLSEXT_ERR_NOACK;
+  *out = chosen;
+  return SSL_TLSEXT_ERR_OK;
+}
+
+int select_certificate(SSL* ssl, int*, void* context) {
+  const auto& generation = *static_cast<TlsServerContext::Impl::Generation*>(context);
+  const char* name = SSL_get_servername(ssl, TLSEXT_NAMETYPE_host_name);
+  if (name == nullptr) return SSL_TLSEXT_ERR_NOACK;
+  for (const SslCtxPtr& candidate : generation.contexts) {
+    X509* certificate = SSL_CTX_get0_certificate(candidate.get());
+    if (certificate != nullptr && X509_check_host(certificate, name, 0, 0, nullptr) == 1) {
+      SSL_set_SSL_CTX(ssl, candidate.get());
+      return SSL_TLSEXT_ERR_OK;
+    }
+  }
+  return SSL_TLSEXT_ERR_NOACK;
+}
+
+// Keeps a generation alive as long as an SSL made from it.
+int generation_index() {
+  static const int index = SSL_get_ex_new_index(
+      0, nullptr, nullptr, nullptr, [](void*, void* pointer, CRYPTO_EX_DATA*, int, long, void*) {
+        delete static_cast<std::shared_ptr<TlsServerContext::Impl::Generation>*>(pointer);
+      });
+  return index;
+}
+
+}  // namespace
+}  // namespace detail
+
+Result<std::shared_ptr<TlsServerContext::Impl::Generation>> TlsServerContext::Impl::load(
+    const TlsServerOptions& options) {
+  if (options.certificates.empty()) return invalid_config("a TLS listener needs a certificate");
+  auto generation = std::make_shared<Generation>();
+  generation->alpn_wire = detail::alpn_wire(options.alpn);
+  for (const TlsCertificate& certificate : options.certificates) {
+    ERR_clear_error();
+    detail::SslCtxPtr context(SSL_CTX_new(TLS_server_method()));
+    if (!context) return invalid_config("no TLS context: " + detail::take_ssl_error());
+    detail::set_common_options(context.get(), options.allow_tls12);
+    SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
+    static constexpr unsigned char kSessionContext[] = "penstock";
+    SSL_CTX_set_session_id_context(context.get(), kSessionContext, sizeof(kSessionContext) - 1);
+    if (Status status =
+            detail::use_certificate(context.get(), certificate.certificate_file, certificate.key_file);
+        !status.ok())
+      return std::move(status).error();
+    if (!options.client_ca_file.empty()) {
+      if (SSL_CTX_load_verify_locations(context.get(), options.client_ca_file.c_str(), nullptr) != 1)
+        return detail::config_error("can't use client CA file", options.client_ca_file);
+      SSL_CTX_set_client_CA_list(context.get(), SSL_load_client_CA_file(options.client_ca_file.c_str()));
+      SSL_CTX_set_verify(
+          context.get(),
+          SSL_VERIFY_PEER | (options.require_client_certificate ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0),
+          nullptr);
+    } else if (options.require_client_certificate) {
+      return invalid_config("client certificates are required, but there is no client CA file");
+    }
+    if (!generation->alpn_wire.empty())
+      SSL_CTX_set_alpn_select_cb(context.get(), detail::select_alpn, generation.get());
+    SSL_CTX_set_tlsext_servername_callback(context.get(), detail::select_certificate);
+    SSL_CTX_set_tlsext_servername_arg(context.get(), generation.get());
+    generation->contexts.push_back(std::move(context));
+  }
+  return generation;
+}
+
+SSL* TlsServerContext::Impl::make_ssl() {
+  std::shared_ptr<Generation> generation;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    generation = current;
+  }
+  SSL* ssl = SSL_new(generation->contexts.front().get());
+  if (ssl != nullptr)
+    SSL_set_ex_data(ssl, detail::generation_index(), new std::shared_ptr<Generation>(std::move(generation)));
+  return ssl;
+}
+
+TlsServerContext::TlsServerContext() : impl_(std::make_unique<Impl>()) {}
+TlsServerContext::~TlsServerContext() = default;
+
+Result<std::shared_ptr<TlsServerContext>> TlsServerContext::create(TlsServerOptions options) {
+  auto generation = Impl::load(options);
+  if (!generation.ok()) return std::move(generation).error();
+  std::shared_ptr<TlsServerContext> context(new TlsServerContext());
+  context->impl_->options = std::move(options);
+  context->impl_->current = std::move(*generation);
+  return context;
+}
+
+Status TlsServerContext::reload() {
+  auto generation = Impl::load(impl_->options);
+  if (!generation.ok()) return std::move(generation).error();
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->current = std::move(*generation);
+  return {};
+}
+
+Result<std::shared_ptr<SSL_CTX>> TlsClientContext::Impl::load(const TlsClientOptions& options) {
+  ERR_clear_error();
+  std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()), detail::SslCtxDeleter());
+  if (!context) return invalid_config("no TLS context: " + detail::take_ssl_error());
+  detail::set_common_options(context.get(), options.allow_tls12);
+  if (options.verify) {
+    const bool loaded = options.ca_file.empty() ? SSL_CTX_set_default_verify_paths(context.get()) == 1
+                                                : SSL_CTX_load_verify_locations(
+                                                      context.get(), options.ca_file.c_str(), nullptr) == 1;
+    if (!loaded) return detail::config_error("can't use CA file", options.ca_file);
+    SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
+  } else {
+    SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
+  }
+  if (!options.certificate_file.empty()) {
+    if (Status status = detail::use_certificate(context.get(), options.certificate_file, options.key_file);
+        !status.ok())
+      return std::move(status).error();
+  }
+  const std::string wire = detail::alpn_wire(options.alpn);
+  if (!wire.empty())
+    SSL_CTX_set_alpn_protos(context.get(), reinterpret_cast<const unsigned char*>(wire.data()),
+                            static_cast<unsigned>(wire.size()));
+  return context;
+}
+
+SSL* TlsClientContext::Impl::make_ssl(const std::string& server_name) {
+  std::shared_ptr<SSL_CTX> context;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    context = current;
+  }
+  SSL* ssl = SSL_new(context.get());
+  if (ssl == nullptr) return nullptr;
+  in6_addr address{};
+  const bool literal = inet_pton(AF_INET, server_name.c_str(), &address) == 1 ||
+                       inet_pton(AF_INET6, server_name.c_str(), &address) == 1;
+  if (!literal) SSL_set_tlsext_host_name(ssl, server_name.c_str());
+  if (options.verify) {
+    if (literal) {
+      X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), server_name.c_str());
+    } else {
+      SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+      SSL_set1_host(ssl, server_name.c_str());
+    }
+  }
+  return ssl;
+}
+
+TlsClientContext::TlsClientContext() : impl_(std::make_unique<Impl>()) {}
+TlsClientContext::~TlsClientContext() = default;
+
+Result<std::shared_ptr<TlsClientContext>> TlsClientContext::create(TlsClientOptions options) {
+  auto context = Impl::load(options);
+  if (!context.ok()) return std::move(context).error();
+  std::shared_ptr<TlsClientContext> out(new TlsClientContext());
+  out->impl_->options = std::move(options);
+  out->impl_->current = std::move(*context);
+  return out;
+}
+
+Status TlsClientContext::reload() {
+  auto context = Impl::load(impl_->options);
+  if (!context.ok()) return std::move(context).error();
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->current = std::move(*context);
+  return {};
+}
+
+}  // namespace penstock::io
