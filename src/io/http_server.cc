@@ -1,0 +1,209 @@
+#include "io/http_server.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "io/detail/http1_server.h"
+#include "io/detail/socket.h"
+
+namespace penstock::io {
+
+namespace {
+
+using detail::ServerLoop;
+
+Task<void> serve_connection(std::unique_ptr<detail::Http1Connection> connection) {
+  co_await connection->serve();
+}
+
+void start_connection(const std::shared_ptr<HttpServer::Impl>& server, ServerLoop& home, int fd,
+                      const std::shared_ptr<HttpServer::Impl::Listening>& listening,
+                      const SocketAddress& peer) {
+  detail::set_stream_options(fd);
+  auto connection = std::make_unique<detail::Http1Connection>(
+      server, home, detail::Socket::adopt(home.loop, fd), listening, peer);
+  spawn(home.loop, serve_connection(std::move(connection)));
+}
+
+Task<void> accept_loop(std::shared_ptr<HttpServer::Impl> server, ServerLoop& home, detail::SocketPtr socket,
+                       std::shared_ptr<HttpServer::Impl::Listening> listening, bool spread) {
+  const CancelToken stop = home.stop_accepting.token();
+  while (!stop.cancelled()) {
+    sockaddr_storage storage{};
+    socklen_t size = sizeof(storage);
+    const int fd =
+        ::accept4(socket->fd(), reinterpret_cast<sockaddr*>(&storage), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+      if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        const Wait::Outcome outcome = co_await socket->readable(Duration::zero(), stop);
+        if (outcome != Wait::Outcome::kReady) break;
+        continue;
+      }
+      // Out of descriptors or memory: others may free some.
+      const bool slept = co_await home.loop.sleep(std::chrono::milliseconds(20), stop);
+      if (!slept) break;
+      continue;
+    }
+    if (server->open.fetch_add(1, std::memory_order_acq_rel) >= server->options.max_connections) {
+      server->open.fetch_sub(1, std::memory_order_acq_rel);
+      server->refused.fetch_add(1, std::memory_order_relaxed);
+      ::close(fd);
+      continue;
+    }
+    server->accepted.fetch_add(1, std::memory_order_relaxed);
+    const SocketAddress peer = SocketAddress::from_native(&storage, size);
+    ServerLoop& target = spread ? server->least_loaded() : home;
+    target.loop.open_connections().fetch_add(1, std::memory_order_relaxed);
+    if (&target == &home) {
+      start_connection(server, home, fd, listening, peer);
+    } else {
+      target.loop.post(
+          [server, &target, fd, listening, peer] { start_connection(server, target, fd, listening, peer); });
+    }
+  }
+  socket.reset();
+  server->accepting.fetch_sub(1, std::memory_order_acq_rel);
+  server->note_change();
+}
+
+}  // namespace
+
+ServerLoop& HttpServer::Impl::least_loaded() {
+  ServerLoop* best = loops.front().get();
+  uint32_t best_load = ~uint32_t{0};
+  for (const auto& candidate : loops) {
+    const uint32_t load = candidate->loop.open_connections().load(std::memory_order_relaxed) +
+                          candidate->loop.open_streams().load(std::memory_order_relaxed);
+    if (load < best_load) {
+      best_load = load;
+      best = candidate.get();
+    }
+  }
+  return *best;
+}
+
+void HttpServer::Impl::start_draining(ServerLoop& loop) {
+  loop.stop_accepting.cancel();
+  loop.stop_idling.cancel();
+}
+
+void HttpServer::Impl::force_close(ServerLoop& loop) {
+  start_draining(loop);
+  for (detail::Http1Connection* at = loop.first; at != nullptr;) {
+    detail::Http1Connection* next = at->next_;
+    at->force_close();
+    at = next;
+  }
+}
+
+HttpServer::HttpServer(LoopGroup& loops, HttpServerOptions options, std::shared_ptr<HttpHandler> handler)
+    : impl_(std::make_shared<Impl>()) {
+  impl_->options = std::move(options);
+  impl_->handler = std::move(handler);
+  for (size_t i = 0; i < loops.size(); ++i) impl_->loops.push_back(std::make_unique<ServerLoop>(loops.at(i)));
+}
+
+HttpServer::HttpServer(Loop& loop, HttpServerOptions options, std::shared_ptr<HttpHandler> handler)
+    : impl_(std::make_shared<Impl>()) {
+  impl_->options = std::move(options);
+  impl_->handler = std::move(handler);
+  impl_->loops.push_back(std::make_unique<ServerLoop>(loop));
+}
+
+HttpServer::~HttpServer() {
+  stop();
+}
+
+Result<SocketAddress> HttpServer::listen(const SocketAddress& address, std::shared_ptr<TlsServerContext> tls,
+                                         std::string name) {
+  auto listening = std::make_shared<Impl::Listening>();
+  listening->name = std::move(name);
+  listening->tls = std::move(tls);
+  const bool per_loop = impl_->options.reuse_port && impl_->loops.size() > 1;
+  SocketAddress bound = address;
+  std::vector<int> fds;
+  for (size_t i = 0; i < (per_loop ? impl_->loops.size() : 1); ++i) {
+    auto fd = detail::open_listener(bound, 4096, per_loop);
+    if (!fd.ok()) {
+      for (const int open : fds) ::close(open);
+      return std::move(fd).error();
+    }
+    fds.push_back(*fd);
+    sockaddr_storage storage{};
+    socklen_t size = sizeof(storage);
+    ::getsockname(*fd, reinterpret_cast<sockaddr*>(&storage), &size);
+    bound = SocketAddress::from_native(&storage, size);
+  }
+  for (size_t i = 0; i < impl_->loops.size(); ++i) {
+    ServerLoop& home = *impl_->loops[i];
+    const int fd = i < fds.size() ? fds[i] : -1;
+    if (fd >= 0) impl_->accepting.fetch_add(1, std::memory_order_acq_rel);
+    home.loop.post([impl = impl_, &home, fd, listening, per_loop] {
+      if (!home.ready) {
+        home.ready = true;
+        // The server's parts are kept by its connections; the hook goes when the last of them has gone.
+        home.on_shutdown.arm(
+            home.loop.shutdown_token(),
+            [](void* server) {
+              auto& self = *static_cast<Impl*>(server);
+              self.draining.store(true, std::memory_order_relaxed);
+              Loop* here = Loop::current();
+              for (const auto& candidate : self.loops)
+                if (&candidate->loop == here) self.force_close(*candidate);
+            },
+            impl.get());
+      }
+      if (fd >= 0)
+        spawn(home.loop, accept_loop(impl, home, detail::Socket::adopt(home.loop, fd), listening, !per_loop));
+    });
+  }
+  return bound;
+}
+
+void HttpServer::begin_drain() {
+  impl_->draining.store(true, std::memory_order_relaxed);
+  for (const auto& home : impl_->loops)
+    home->loop.post([impl = impl_, &home = *home] { impl->start_draining(home); });
+}
+
+void HttpServer::stop(Duration drain) {
+  {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    if (impl_->stopped) return;
+    impl_->stopped = true;
+  }
+  begin_drain();
+  const auto idle = [this] {
+    return impl_->open.load(std::memory_order_acquire) == 0 &&
+           impl_->accepting.load(std::memory_order_acquire) == 0;
+  };
+  std::unique_lock<std::mutex> lock(impl_->mutex);
+  impl_->changed.wait_for(lock, drain, idle);
+  lock.unlock();
+  for (const auto& home : impl_->loops) {
+    home->loop.post([impl = impl_, &home = *home] {
+      home.on_shutdown.disarm();
+      impl->force_close(home);
+    });
+  }
+  lock.lock();
+  // Handlers end when their token fires; one that doesn't is left to its loop.
+  impl_->changed.wait_for(lock, std::chrono::seconds(5), idle);
+}
+
+HttpServer::Stats HttpServer::stats() const {
+  Stats out;
+  out.connections_accepted = impl_->accepted.load(std::memory_order_relaxed);
+  out.connections_refused = impl_->refused.load(std::memory_order_relaxed);
+  out.connections_open = impl_->open.load(std::memory_order_relaxed);
+  for (const auto& home : impl_->loops) {
+    out.requests += home->requests.load(std::memory_order_relaxed);
+    out.bad_requests += home->bad_requests.load(std::memory_order_relaxed);
+  }
+  return out;
+}
+
+}  // namespace penstock::io
