@@ -135,6 +135,10 @@ void Socket::watch(Watcher watcher, void* context) {
   arm(false);
 }
 
+void Socket::wake_writer() {
+  if (Readiness* waiter = std::exchange(waiting_[1], nullptr)) waiter->wait_.complete(Wait::Outcome::kReady);
+}
+
 ptrdiff_t Socket::tls_result(int result, bool writing) {
   switch (SSL_get_error(ssl_, result)) {
     case SSL_ERROR_WANT_READ:

@@ -72,11 +72,13 @@ class Socket {
     return {*this, !tls_write_wants_read_, timeout, token};
   }
 
-  // Reads into `into` when something comes while no reader waits; and when `both`, a waiting writer is
-  // resumed as well by it (an answer that comes while the request is still being sent).
+  // Runs once, when something comes (or the peer ends) while no reader waits. REQUIRES: it has been
+  // called or unwatch()ed before the next watch().
   using Watcher = void (*)(void* context);
   void watch(Watcher watcher, void* context);
   void unwatch() { watcher_ = nullptr; }
+  // Ends a pending wait for room, as if there were some.
+  void wake_writer();
 
   // Waits that end at once when the socket is closed under them.
   Task<Status> finish_connect(Duration timeout, CancelToken token);
