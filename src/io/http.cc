@@ -91,6 +91,10 @@ std::string_view reason_phrase(int status) {
   }
 }
 
+Task<Status> HttpExchange::write(std::string_view piece) {
+  co_return co_await write(std::span<const std::string_view>(&piece, 1));
+}
+
 Task<Status> HttpExchange::respond(int status, std::string_view content_type, std::string_view body,
                                    std::span<const HeaderField> more_fields) {
   std::vector<HeaderField> fields;

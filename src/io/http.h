@@ -106,6 +106,9 @@ struct ConnectionInfo {
   std::string listener;                  // HttpServer::listen()'s name
 };
 
+// Tasks start when awaited: what a call's arguments refer to must live until then (awaiting a call where it
+// is made is always right; keeping its Task for later is not, with temporaries).
+
 // One request and its response, on the server's side, whatever the protocol version. Belongs to its
 // connection's loop; lives while the handler runs. One read and one write may be pending at a time.
 class HttpExchange {
@@ -157,7 +160,7 @@ class HttpExchange {
   // A short response in one call.
   Task<Status> respond(int status, std::string_view content_type, std::string_view body,
                        std::span<const HeaderField> more_fields = {});
-  Task<Status> write(std::string_view piece) { return write(std::span<const std::string_view>(&piece, 1)); }
+  Task<Status> write(std::string_view piece);
 };
 
 // "OK", "Not Found", …; "Unknown" for others.

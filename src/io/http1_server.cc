@@ -367,6 +367,7 @@ Task<Result<std::span<char>>> Http1Connection::read_all(size_t limit) {
     }
   }
   if (step != BodyReader::Step::kPiece) co_return body_error(step, effective);
+  start_watch();
   co_return body_.take_whole();
 }
 

@@ -196,8 +196,10 @@ Task<Result<HttpCall>> HttpClient::start(const HttpDestination& destination, con
 }
 
 Task<Result<HttpClient::Simple>> HttpClient::fetch(const HttpDestination& destination,
-                                                   const HttpRequest& request, HttpCallOptions options,
+                                                   const HttpRequest& request,
+                                                   const HttpCallOptions& call_options,
                                                    Duration total_timeout, size_t body_limit) {
+  HttpCallOptions options = call_options;
   CancelSource cancel;
   cancel.follow(options.token);
   options.token = cancel.token();

@@ -15,6 +15,11 @@ namespace penstock::io {
 
 // Where a request goes; also the key of the connection pool.
 struct HttpDestination {
+  HttpDestination() {}
+  HttpDestination(std::string h, uint16_t p, std::shared_ptr<TlsClientContext> t = nullptr,
+                  std::string name = {})
+      : host(std::move(h)), port(p), tls(std::move(t)), server_name(std::move(name)) {}
+
   std::string host;  // name or literal address, no brackets
   uint16_t port = 80;
   std::shared_ptr<TlsClientContext> tls;  // null: plain
@@ -51,7 +56,10 @@ struct HttpRequest {
   bool complete = true;
 };
 
+// (A constructor, so that it is no aggregate: see IoOptions.)
 struct HttpCallOptions {
+  HttpCallOptions() {}
+
   Duration connect_timeout = std::chrono::seconds(5);  // resolver, TCP, TLS; gives kGatewayTimeout
   Duration write_timeout = std::chrono::seconds(60);   // without the peer taking a byte
   Duration first_byte_timeout = Duration::zero();      // request sent to response head; zero: none
@@ -66,7 +74,7 @@ class ClientConnection;
 
 // One request and its response on one connection. Move-only; destroying it before the response has been
 // read to its end closes the connection at once, otherwise the connection returns to the pool.
-// The HttpClient must outlive it.
+// The HttpClient must outlive it. One of its tasks at a time: send the body first, then read the answer.
 class HttpCall {
  public:
   HttpCall() = default;
@@ -138,12 +146,13 @@ class HttpClient {
 
   // A whole small exchange: scrapes, health checks, the command line.
   struct Simple {
+    Simple() {}
     int status = 0;
     std::string content_type;
     std::string body;
   };
   Task<Result<Simple>> fetch(const HttpDestination& destination, const HttpRequest& request,
-                             HttpCallOptions options, Duration total_timeout, size_t body_limit);
+                             const HttpCallOptions& options, Duration total_timeout, size_t body_limit);
 
   Loop& loop();
   Stats stats() const;

@@ -247,27 +247,42 @@ bool submit_blocking(Callback job);
 
 // Runs `function` on a blocking thread and gives its value on the loop. kCancelled: the value is dropped
 // when it comes; kRequestTimeout after `timeout` (zero: none); kResourceExhausted when too many wait.
-template <typename F, typename T = std::invoke_result_t<F>>
-Task<Result<T>> run_blocking(Loop& loop, F function, Duration timeout = Duration::zero(),
-                             CancelToken token = {}) {
-  struct Shared {
-    explicit Shared(Loop& l) : done(l) {}
-    Event done;
-    std::optional<T> value;
-  };
-  auto shared = std::make_shared<Shared>(loop);
-  const bool accepted =
-      submit_blocking([shared, home = loop.ref(), function = std::move(function)]() mutable {
-        auto value = std::make_shared<T>(function());
-        home.post([shared = std::move(shared), value = std::move(value)] {
-          shared->value.emplace(std::move(*value));
-          shared->done.set();
-        });
-      });
+// `function` is moved from. It has to be a variable: GCC 12 destroys a closure that is a temporary of a
+// co_await expression twice (so beware of them everywhere).
+template <typename F, typename T = std::invoke_result_t<F&>>
+Task<Result<T>> run_blocking(Loop& loop, F& function, Duration timeout = Duration::zero(),
+                             const CancelToken& token = {});
+
+namespace detail {
+template <typename T>
+struct BlockingResult {
+  explicit BlockingResult(Loop& loop) : done(loop) {}
+  Event done;
+  std::optional<T> value;
+};
+// `accepted`: the job was taken and will set `shared` on the loop.
+template <typename T>
+Task<Result<T>> await_blocking(std::shared_ptr<BlockingResult<T>> shared, bool accepted, Duration timeout,
+                               CancelToken token) {
   if (!accepted) co_return Error{ErrorCode::kResourceExhausted, "too many blocking jobs are waiting"};
   Status status = co_await shared->done.wait(timeout, token);
   if (!status.ok()) co_return std::move(status).error();
   co_return std::move(*shared->value);
+}
+}  // namespace detail
+
+// The job starts here, not when the task is awaited.
+template <typename F, typename T>
+Task<Result<T>> run_blocking(Loop& loop, F& function, Duration timeout, const CancelToken& token) {
+  auto shared = std::make_shared<detail::BlockingResult<T>>(loop);
+  const bool accepted = submit_blocking([shared, home = loop.ref(), job = std::move(function)]() mutable {
+    auto value = std::make_shared<T>(job());
+    home.post([shared = std::move(shared), value = std::move(value)] {
+      shared->value.emplace(std::move(*value));
+      shared->done.set();
+    });
+  });
+  return detail::await_blocking<T>(std::move(shared), accepted, timeout, token);
 }
 
 namespace detail {

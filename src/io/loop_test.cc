@@ -209,17 +209,16 @@ TEST(Loop, BlockingWorkRunsElsewhereAndComesBack) {
   Loop loop;
   auto test = [&]() -> Task<void> {
     const auto home = std::this_thread::get_id();
-    auto result = co_await run_blocking(loop, [home] { return std::this_thread::get_id() != home; });
+    auto elsewhere = [home] { return std::this_thread::get_id() != home; };
+    auto result = co_await run_blocking(loop, elsewhere);
     EXPECT_TRUE(result.ok() && *result);
     EXPECT_EQ(std::this_thread::get_id(), home);
     auto gate = std::make_shared<std::atomic<bool>>(false);
-    auto late = co_await run_blocking(
-        loop,
-        [gate] {
-          gate->wait(false);
-          return 1;
-        },
-        milliseconds(5));
+    auto blocked = [gate] {
+      gate->wait(false);
+      return 1;
+    };
+    auto late = co_await run_blocking(loop, blocked, milliseconds(5));
     EXPECT_EQ(late.error().code, ErrorCode::kRequestTimeout);
     gate->store(true);
     gate->notify_all();

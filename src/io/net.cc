@@ -157,7 +157,7 @@ Task<Result<std::vector<SocketAddress>>> resolve(Loop& loop, std::string host, u
     co_return one;
   }
   auto job = [host, port] { return resolve_blocking(host, port); };
-  auto result = co_await run_blocking(loop, std::move(job), timeout, token);
+  auto result = co_await run_blocking(loop, job, timeout, token);
   if (!result.ok()) {
     Error error = std::move(result).error();
     if (error.code == ErrorCode::kRequestTimeout) error.code = ErrorCode::kGatewayTimeout;
@@ -173,7 +173,7 @@ Stream::Stream(Stream&&) noexcept = default;
 Stream& Stream::operator=(Stream&&) noexcept = default;
 Stream::~Stream() = default;
 
-Task<Result<size_t>> Stream::read(std::span<char> into, IoOptions options) {
+Task<Result<size_t>> Stream::read(std::span<char> into, const IoOptions& options) {
   for (;;) {
     const ptrdiff_t got = socket_->try_read(into.data(), into.size());
     if (got >= 0) co_return static_cast<size_t>(got);
@@ -184,7 +184,7 @@ Task<Result<size_t>> Stream::read(std::span<char> into, IoOptions options) {
   }
 }
 
-Task<Status> Stream::write(std::span<const std::string_view> pieces, IoOptions options) {
+Task<Status> Stream::write(std::span<const std::string_view> pieces, const IoOptions& options) {
   std::array<iovec, 16> batch;
   for (size_t at = 0; at < pieces.size();) {
     size_t count = 0;
@@ -197,7 +197,7 @@ Task<Status> Stream::write(std::span<const std::string_view> pieces, IoOptions o
   co_return Status();
 }
 
-Task<Status> Stream::write(std::string_view piece, IoOptions options) {
+Task<Status> Stream::write(std::string_view piece, const IoOptions& options) {
   iovec one{const_cast<char*>(piece.data()), piece.size()};
   co_return co_await socket_->write_all(std::span<iovec>(&one, 1), options.timeout, options.token);
 }
@@ -218,7 +218,7 @@ std::string_view Stream::alpn() const {
   return socket_->alpn();
 }
 
-Task<Result<Stream>> connect(Loop& loop, std::string host, uint16_t port, ConnectOptions options) {
+Task<Result<Stream>> connect(Loop& loop, std::string host, uint16_t port, const ConnectOptions& options) {
   const TimePoint deadline = loop.now() + options.timeout;
   auto addresses = co_await resolve(loop, host, port, options.timeout, options.token);
   if (!addresses.ok()) co_return std::move(addresses).error();
@@ -247,7 +247,7 @@ Result<Listener> Listener::bind(Loop& loop, const SocketAddress& address, int ba
   return Listener(detail::Socket::adopt(loop, *fd));
 }
 
-Task<Result<Stream>> Listener::accept(IoOptions options) {
+Task<Result<Stream>> Listener::accept(const IoOptions& options) {
   for (;;) {
     if (!socket_->is_open()) co_return Error{ErrorCode::kIo, "accept: closed"};
     const int fd = ::accept4(socket_->fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);

@@ -54,7 +54,12 @@ std::string join_host_port(std::string_view host, uint16_t port);
 Task<Result<std::vector<SocketAddress>>> resolve(Loop& loop, std::string host, uint16_t port,
                                                  Duration timeout, CancelToken token = {});
 
+// (Constructors keep it from being an aggregate: GCC 12 destroys aggregate temporaries of a co_await
+// expression twice.)
 struct IoOptions {
+  IoOptions() {}
+  explicit IoOptions(Duration t, CancelToken c = {}) : timeout(t), token(std::move(c)) {}
+
   Duration timeout = Duration::zero();  // without progress; zero: none. Gives kRequestTimeout
   CancelToken token;
 };
@@ -76,10 +81,10 @@ class Stream {
   ~Stream();  // closes
 
   // At least one byte, or 0 at the peer's end.
-  Task<Result<size_t>> read(std::span<char> into, IoOptions options = {});
+  Task<Result<size_t>> read(std::span<char> into, const IoOptions& options = {});
   // All of it; the kernel's buffer is the only one.
-  Task<Status> write(std::span<const std::string_view> pieces, IoOptions options = {});
-  Task<Status> write(std::string_view piece, IoOptions options = {});
+  Task<Status> write(std::span<const std::string_view> pieces, const IoOptions& options = {});
+  Task<Status> write(std::string_view piece, const IoOptions& options = {});
   void shutdown_write();
   void close();
   SocketAddress peer() const;
@@ -92,6 +97,8 @@ class Stream {
 };
 
 struct ConnectOptions {
+  ConnectOptions() {}
+
   Duration timeout = std::chrono::seconds(5);  // resolver, TCP and TLS together
   std::shared_ptr<TlsClientContext> tls;       // null: plain
   std::string server_name;                     // for SNI and verification; empty: the host
@@ -99,7 +106,7 @@ struct ConnectOptions {
 };
 
 // Tries each address of the name in turn. kGatewayTimeout at the deadline, kIo for everything else.
-Task<Result<Stream>> connect(Loop& loop, std::string host, uint16_t port, ConnectOptions options = {});
+Task<Result<Stream>> connect(Loop& loop, std::string host, uint16_t port, const ConnectOptions& options = {});
 
 // A listening socket of one loop.
 class Listener {
@@ -110,7 +117,7 @@ class Listener {
   Listener& operator=(Listener&&) noexcept;
   ~Listener();
 
-  Task<Result<Stream>> accept(IoOptions options = {});
+  Task<Result<Stream>> accept(const IoOptions& options = {});
   SocketAddress local() const;
 
  private:

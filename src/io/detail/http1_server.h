@@ -92,6 +92,7 @@ class Http1Connection final : public HttpExchange {
   Status write_head(int status, std::span<const HeaderField> fields, BodyFraming framing) override;
   bool head_written() const override { return writer_.started(); }
   Task<Status> flush() override;
+  using HttpExchange::write;
   Task<Status> write(std::span<const std::string_view> pieces) override;
   Task<Status> finish(std::span<const std::string_view> pieces,
                       std::span<const HeaderField> trailers) override;

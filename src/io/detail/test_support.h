@@ -1,0 +1,68 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "io/http_server.h"
+#include "io/loop.h"
+
+namespace penstock::io::testing {
+
+// A plain blocking socket, to say exactly which bytes go when. Every wait ends after ten seconds.
+class RawClient {
+ public:
+  explicit RawClient(const SocketAddress& address);
+  explicit RawClient(int fd) : fd_(fd) {}
+  RawClient(RawClient&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  RawClient(const RawClient&) = delete;
+  ~RawClient();
+
+  void send(std::string_view bytes) const;
+  // What comes until `end` has been seen, or the peer's end.
+  std::string read_until(std::string_view end);
+  std::string read_to_end();
+  // True when the peer has ended or reset the connection.
+  bool wait_closed();
+  void shutdown_write() const;
+  void close();
+  void reset();
+  void set_receive_buffer(int bytes) const;
+
+ private:
+  std::string receive();
+  int fd_ = -1;
+};
+
+// A raw listening socket on loopback.
+class RawServer {
+ public:
+  RawServer();
+  ~RawServer();
+  SocketAddress address() const { return address_; }
+  RawClient accept() const;
+
+ private:
+  int fd_ = -1;
+  SocketAddress address_;
+};
+
+// Runs a task on the loop and waits for its end from another thread.
+void run_on(Loop& loop, std::function<Task<void>()> task);
+
+// Polls until the condition holds; false after ten seconds.
+bool eventually(const std::function<bool()>& condition);
+
+SocketAddress loopback(uint16_t port = 0);
+
+// A self-signed certificate for 127.0.0.1 and `name`, written as PEM files.
+struct TestCertificate {
+  std::string certificate_file;
+  std::string key_file;
+};
+TestCertificate write_certificate(const std::string& folder, const std::string& stem,
+                                  const std::string& name);
+// A fresh folder under the system's temporary one.
+std::string make_folder();
+
+}  // namespace penstock::io::testing

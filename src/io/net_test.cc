@@ -1,0 +1,225 @@
+#include "io/net.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "io/detail/test_support.h"
+#include "io/http_client.h"
+#include "io/http_server.h"
+
+namespace penstock::io {
+namespace {
+
+using testing::loopback;
+using testing::run_on;
+using testing::TestCertificate;
+
+TEST(SocketAddress, ParsesAndPrintsBothFamilies) {
+  EXPECT_EQ(SocketAddress::parse("127.0.0.1:80")->to_string(), "127.0.0.1:80");
+  EXPECT_EQ(SocketAddress::parse("[::1]:8080")->to_string(), "[::1]:8080");
+  EXPECT_EQ(SocketAddress::parse(":90")->to_string(), "[::]:90");
+  for (const char* bad : {"127.0.0.1:70000", "host:80", "[::1", "1:2:3:4:5", "[]:80", "a:b"})
+    EXPECT_FALSE(SocketAddress::parse(bad).ok()) << bad;
+  EXPECT_EQ(parse_host_port("example.org", 443)->port, 443);
+  EXPECT_EQ(parse_host_port("::1", 7)->host, "::1");
+  EXPECT_EQ(join_host_port("::1", 80), "[::1]:80");
+}
+
+TEST(Resolver, KnowsLiteralsAndLocalNames) {
+  Loop loop;
+  auto test = [&]() -> Task<void> {
+    auto literal = co_await resolve(loop, "127.0.0.1", 5, std::chrono::seconds(1));
+    EXPECT_TRUE(literal.ok() && literal->size() == 1 && literal->front().port() == 5);
+    auto local = co_await resolve(loop, "localhost", 6, std::chrono::seconds(5));
+    EXPECT_TRUE(local.ok() && !local->empty() && local->front().port() == 6);
+  };
+  block_on(loop, test());
+}
+
+TEST(Stream, CarriesBytesBothWaysAndKnowsItsEnd) {
+  Loop loop;
+  auto test = [&]() -> Task<void> {
+    auto listener = Listener::bind(loop, loopback());
+    EXPECT_TRUE(listener.ok());
+    const SocketAddress address = listener->local();
+    spawn(loop, [](Listener& l) -> Task<void> {
+      auto peer = co_await l.accept();
+      EXPECT_TRUE(peer.ok());
+      char buffer[16];
+      auto got = co_await peer->read(buffer);
+      EXPECT_TRUE(got.ok());
+      const std::string_view pieces[] = {"<", std::string_view(buffer, *got), ">"};
+      EXPECT_TRUE((co_await peer->write(pieces)).ok());
+      peer->shutdown_write();
+      auto end = co_await peer->read(buffer);
+      EXPECT_TRUE(end.ok() && *end == 0);
+    }(*listener));
+    auto stream = co_await connect(loop, "127.0.0.1", address.port());
+    EXPECT_TRUE(stream.ok());
+    EXPECT_TRUE((co_await stream->write("ping")).ok());
+    std::string all;
+    char buffer[2];
+    for (;;) {
+      auto got = co_await stream->read(buffer);
+      EXPECT_TRUE(got.ok());
+      if (!got.ok() || *got == 0) break;
+      all.append(buffer, *got);
+    }
+    EXPECT_EQ(all, "<ping>");
+    IoOptions options;
+    options.timeout = std::chrono::milliseconds(5);
+    stream->close();
+    co_await loop.sleep(std::chrono::milliseconds(2));
+  };
+  block_on(loop, test());
+}
+
+// Closes what a test made, whatever happens.
+struct Folder {
+  std::string path = testing::make_folder();
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
+Task<void> answer(HttpExchange& exchange) {
+  auto body = co_await exchange.read_all(8 << 20);
+  if (!body.ok()) co_return;
+  const HeaderField fields[] = {{"x-alpn", exchange.connection().alpn},
+                                {"x-client", exchange.connection().client_certificate_names}};
+  const std::string_view piece(body->data(), body->size());
+  (void)exchange.write_head(200, fields, BodyFraming::of_length(piece.size()));
+  (void)co_await exchange.finish({&piece, 1});
+}
+
+TEST(Tls, ServerAndClientAgreeAndCertificatesAreReloadedUnderOpenConnections) {
+  Folder folder;
+  TestCertificate certificate = testing::write_certificate(folder.path, "server", "first.test");
+  TlsServerOptions server_options;
+  server_options.certificates = {{certificate.certificate_file, certificate.key_file}};
+  auto server_tls = TlsServerContext::create(server_options);
+  ASSERT_TRUE(server_tls.ok()) << server_tls.error().message;
+  LoopGroup loops(1);
+  HttpServer server(loops, {}, HttpServer::handler_of(answer));
+  loops.start();
+  const SocketAddress address = *server.listen(loopback(), *server_tls);
+
+  const std::string old_ca = folder.path + "/old.pem";
+  std::filesystem::copy_file(certificate.certificate_file, old_ca);
+  const auto client_with_ca = [](const std::string& ca) {
+    TlsClientOptions options;
+    options.ca_file = ca;
+    auto context = TlsClientContext::create(options);
+    EXPECT_TRUE(context.ok());
+    return *context;
+  };
+  const auto first = client_with_ca(old_ca);
+  run_on(loops.at(0), [&]() -> Task<void> {
+    HttpClient client(loops.at(0));
+    HttpDestination by_old{"127.0.0.1", address.port(), first, {}};
+    std::string body(300'000, 'x');
+    for (size_t i = 0; i < body.size(); ++i) body[i] = static_cast<char>('a' + i % 23);
+    const std::string_view view = body;
+    HttpRequest request;
+    request.method = "POST";
+    request.framing = BodyFraming::of_length(body.size());
+    request.body = {&view, 1};
+    for (int round = 0; round < 3; ++round) {
+      auto call = co_await client.start(by_old, request);
+      EXPECT_TRUE(call.ok()) << (call.ok() ? "" : call.error().message);
+      if (!call.ok()) co_return;
+      EXPECT_EQ(call->reused(), round > 0);
+      auto head = co_await call->response();
+      EXPECT_TRUE(head.ok());
+      if (!head.ok()) co_return;
+      EXPECT_EQ((*head)->fields.get("x-alpn"), "http/1.1");
+      auto echoed = co_await call->read_all(body.size());
+      EXPECT_TRUE(echoed.ok());
+      if (echoed.ok()) {
+        EXPECT_TRUE(std::string_view(echoed->data(), echoed->size()) == body);
+      }
+      if (round == 1) {
+        // New files: the open connection goes on, a new one sees the new certificate.
+        testing::write_certificate(folder.path, "server", "second.test");
+        EXPECT_TRUE((*server_tls)->reload().ok());
+      }
+    }
+    HttpCallOptions fresh;
+    fresh.fresh_connection = true;
+    auto refused = co_await client.start(by_old, {}, fresh);
+    EXPECT_FALSE(refused.ok());
+    if (!refused.ok()) {
+      EXPECT_EQ(refused.error().code, ErrorCode::kBadGateway);
+      EXPECT_NE(refused.error().message.find("certificate"), std::string::npos) << refused.error().message;
+    }
+    HttpDestination by_new{"127.0.0.1", address.port(), client_with_ca(certificate.certificate_file),
+                           "second.test"};
+    auto accepted = co_await client.start(by_new, {});
+    EXPECT_TRUE(accepted.ok()) << (accepted.ok() ? "" : accepted.error().message);
+    HttpDestination wrong_name{"127.0.0.1", address.port(), client_with_ca(certificate.certificate_file),
+                               "other.test"};
+    auto wrong = co_await client.start(wrong_name, {});
+    EXPECT_FALSE(wrong.ok());
+  });
+  std::filesystem::remove(certificate.key_file);
+  EXPECT_FALSE((*server_tls)->reload().ok());
+  server.stop();
+}
+
+TEST(Tls, ClientCertificatesAreAskedForAndNamed) {
+  Folder folder;
+  const TestCertificate server_certificate = testing::write_certificate(folder.path, "server", "server.test");
+  const TestCertificate other_certificate = testing::write_certificate(folder.path, "other", "other.test");
+  const TestCertificate client_certificate = testing::write_certificate(folder.path, "client", "client.test");
+  TlsServerOptions server_options;
+  server_options.certificates = {{server_certificate.certificate_file, server_certificate.key_file},
+                                 {other_certificate.certificate_file, other_certificate.key_file}};
+  server_options.client_ca_file = client_certificate.certificate_file;
+  server_options.require_client_certificate = true;
+  auto server_tls = TlsServerContext::create(server_options);
+  ASSERT_TRUE(server_tls.ok()) << server_tls.error().message;
+  LoopGroup loops(1);
+  HttpServer server(loops, {}, HttpServer::handler_of(answer));
+  loops.start();
+  const SocketAddress address = *server.listen(loopback(), *server_tls);
+  run_on(loops.at(0), [&]() -> Task<void> {
+    HttpClient client(loops.at(0));
+    TlsClientOptions options;
+    options.ca_file = other_certificate.certificate_file;  // SNI must bring the second certificate
+    options.certificate_file = client_certificate.certificate_file;
+    options.key_file = client_certificate.key_file;
+    auto context = TlsClientContext::create(options);
+    EXPECT_TRUE(context.ok());
+    HttpDestination destination{"127.0.0.1", address.port(), *context, "other.test"};
+    auto call = co_await client.start(destination, {});
+    EXPECT_TRUE(call.ok()) << (call.ok() ? "" : call.error().message);
+    if (!call.ok()) co_return;
+    auto head = co_await call->response();
+    EXPECT_TRUE(head.ok());
+    if (head.ok()) {
+      EXPECT_NE((*head)->fields.get("x-client").find("client.test"), std::string_view::npos);
+    }
+    call->close();
+    options.certificate_file.clear();
+    options.verify = false;
+    auto anonymous = TlsClientContext::create(options);
+    HttpDestination without{"127.0.0.1", address.port(), *anonymous, {}};
+    auto refused = co_await client.start(without, {});
+    if (refused.ok()) {
+      auto answer_head = co_await refused->response();
+      EXPECT_FALSE(answer_head.ok());
+    }
+  });
+  server.stop();
+}
+
+TEST(Tls, UnusableFilesAreNamed) {
+  TlsServerOptions options;
+  options.certificates = {{"/nonexistent.pem", "/nonexistent.key"}};
+  auto context = TlsServerContext::create(options);
+  ASSERT_FALSE(context.ok());
+  EXPECT_EQ(context.error().code, ErrorCode::kInvalidConfig);
+  EXPECT_NE(context.error().message.find("/nonexistent.pem"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace penstock::io
