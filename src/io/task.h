@@ -40,6 +40,9 @@ struct PromiseBase {
 // for ever. Destroying an unfinished Task unwinds what it awaits. Exceptions pass through to the awaiter,
 // for the standard library's sake; our own failures are values.
 // A lambda that is a coroutine must outlive it: its captures live in the lambda, not in the frame.
+// With GCC 12, temporaries of aggregate or closure type inside a co_await expression (as arguments, by value
+// or by reference, also as default arguments) are destroyed twice: name them first, or give the type a
+// constructor. Arguments of class types with constructors are fine.
 template <typename T = void>
 class [[nodiscard]] Task {
  public:
