@@ -94,7 +94,8 @@ class Routes {
     query.model = model;
     const RouteRule* found = table->match(query);
     if (found == nullptr) return "404";
-    return found->backends.empty() ? "none" : found->backends[0].name.substr(8);
+    const std::string& name = found->backends[0].name;
+    return name.substr(name.find('/') + 1);
   }
   std::vector<std::string> warnings;
   std::shared_ptr<const RouteTable> table;
