@@ -124,6 +124,10 @@ class Exchange {
     return core_.options.tell_endpoint ? state_.request.record.winner_host_port : std::string_view();
   }
   bool client_gone() const { return http_.cancel_token().cancelled(); }
+  // Why an exchange ended whose token fired or whose client takes nothing any more.
+  std::string_view gone_reason() const {
+    return core_.stopping.load(std::memory_order_relaxed) ? "shutdown" : "client_disconnect";
+  }
 
   Core& core_;
   LoopPart& part_;
@@ -141,6 +145,8 @@ class Exchange {
   director::Pool* pool_ = nullptr;  // set: the observer was started and ends the accounts
   protocol::PaddedBody body_;
   bool body_read_ = false;
+  protocol::ParsedBody parsed_;  // set with `parsed_by_`, the parser's type
+  std::string_view parsed_by_;
   ApiKind api_ = ApiKind::kNone;
   Error failure_;
   uint32_t attempts_ = 0;
@@ -213,8 +219,10 @@ Task<void> Exchange::route() {
       co_await fail("bad_request");
       co_return;
     }
-    api_ = parsed->api;
-    query.model = parsed->model;
+    parsed_ = *parsed;
+    parsed_by_ = parser.type();
+    api_ = parsed_.api;
+    query.model = parsed_.model;
   }
   const RouteRule* rule = routes_->match(query);
   if (lists_models && by_model && rule == nullptr) {
@@ -324,6 +332,10 @@ Task<void> Exchange::serve_pool(PoolPart& pool, const RouteRule& rule) {
   input.body = body_;
   input.identity = identity_;
   input.received_at = arrived_at_;
+  if (!parsed_by_.empty()) {
+    input.parsed = &parsed_;
+    input.parsed_by = parsed_by_;
+  }
   Status decided = pool.director.decide(state_.request, input);
   api_ = state_.request.inference.api;
   if (!decided.ok()) {
@@ -481,7 +493,7 @@ Task<void> Exchange::stream_back(PoolPart&, Attempt& done) {
     if (!piece.ok()) {
       done.call.close();
       if (client_gone()) {
-        end(status, "client_disconnect", nullptr);
+        end(status, gone_reason(), nullptr);
         co_return;
       }
       Error error = std::move(piece).error();
@@ -517,7 +529,7 @@ Task<void> Exchange::stream_back(PoolPart&, Attempt& done) {
   // The client takes nothing any more.
   done.call.close();
   http_.abort();
-  end(status, "client_disconnect", nullptr);
+  end(status, gone_reason(), nullptr);
 }
 
 Task<void> Exchange::serve_service(ServiceState& service, const RouteRule& rule) {
@@ -613,7 +625,7 @@ Task<void> Exchange::stream_service(io::HttpCall& call, const io::ResponseHead& 
     if (!piece.ok()) {
       http_.abort();
       const Error error = std::move(piece).error();
-      end(status, client_gone() ? "client_disconnect" : "service_error", client_gone() ? nullptr : &error);
+      end(status, client_gone() ? gone_reason() : "service_error", client_gone() ? nullptr : &error);
       co_return;
     }
     const std::array<std::string_view, 1> data{piece->data};
@@ -621,13 +633,13 @@ Task<void> Exchange::stream_service(io::HttpCall& call, const io::ResponseHead& 
     if (piece->last) {
       wrote = co_await http_.finish(pieces, call.trailers().all());
       call.close();
-      end(status, wrote.ok() ? "ok" : "client_disconnect", nullptr);
+      end(status, wrote.ok() ? "ok" : gone_reason(), nullptr);
       co_return;
     }
     wrote = co_await http_.write(pieces);
     if (!wrote.ok()) {
       http_.abort();
-      end(status, "client_disconnect", nullptr);
+      end(status, gone_reason(), nullptr);
       co_return;
     }
   }
@@ -680,7 +692,7 @@ Task<void> Exchange::serve_models(bool all_pools, size_t pool_index) {
 Task<void> Exchange::respond_json(int status, std::string_view body) {
   const std::array<io::HeaderField, 1> fields{{{"x-request-id", request_id_}}};
   const Status wrote = co_await http_.respond(status, "application/json", body, fields);
-  end(status, wrote.ok() ? "ok" : "client_disconnect", nullptr);
+  end(status, wrote.ok() ? "ok" : gone_reason(), nullptr);
 }
 
 Task<void> Exchange::fail_waiting(std::string_view reason) {
@@ -691,7 +703,7 @@ Task<void> Exchange::fail_waiting(std::string_view reason) {
     co_return;
   }
   if (client_gone() || error.code == ErrorCode::kClientClosed) {
-    end(499, "client_disconnect", nullptr);
+    end(499, gone_reason(), nullptr);
     http_.abort();
     co_return;
   }
