@@ -212,8 +212,8 @@ Task<void> Exchange::route() {
       core_.parsers->claims(head.path)) {
     if (!co_await read_body()) co_return;
     convert_fields();
-    auto parsed =
-        core_.parsers->find(head.path)->parse(head.path, state_.decision_fields, body_, state_.request.arena);
+    const protocol::RequestParser& parser = *core_.parsers->find(head.path);
+    auto parsed = parser.parse(head.path, state_.decision_fields, body_, state_.request.arena);
     if (!parsed.ok()) {
       failure_ = std::move(parsed).error();
       co_await fail("bad_request");
