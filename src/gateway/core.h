@@ -67,7 +67,6 @@ struct Core {
   std::atomic<int64_t> active_requests{0};
   std::atomic<int64_t> buffered_bytes{0};
   std::atomic<uint64_t> requests{0};
-  std::atomic<bool> stopping{false};
   telemetry::Counter* client_disconnects = nullptr;
 };
 
@@ -148,7 +147,7 @@ struct LoopPart {
   io::HttpClient service_client;
 
  private:
-  static constexpr size_t kKeptStates = 64;
+  static constexpr size_t kKeptStates = 256;
   struct Peer {
     uint64_t connection = 0;
     std::string ip;

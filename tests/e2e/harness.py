@@ -93,7 +93,8 @@ class Engines:
     """`count` simulated engines in one process, on consecutive ports."""
 
     def __init__(self, log, count=1, model="sim-model", ports=None, **options):
-        self.ports = ports or [free_ports(count) + i for i in range(count)]
+        first = free_ports(count)
+        self.ports = ports or [first + i for i in range(count)]
         arguments = ["sim", "engine", "--port", self.ports[0], "--count", count, "--model", model]
         for name, value in options.items():
             for one in value if isinstance(value, list) else [value]:

@@ -1,0 +1,317 @@
+#include "assembly/pool_runtime.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "discovery/plugins.h"
+#include "discovery/static_discovery.h"
+#include "telemetry/log.h"
+
+namespace penstock::assembly {
+
+namespace {
+
+bool names_pool(const config::PoolRef& ref, const config::ObjectMeta& object, std::string_view ns,
+                std::string_view name) {
+  return ref.name == name && object.ns == ns;
+}
+
+director::RewriteObject rewrite_object(const config::InferenceModelRewrite& from) {
+  director::RewriteObject out;
+  out.name = from.meta.name;
+  out.order = from.meta.creation_order;
+  for (const auto& rule : from.rules) {
+    director::RewriteObject::Rule to;
+    to.models = rule.models;
+    to.generic = rule.generic;
+    for (const auto& target : rule.targets) to.targets.push_back({target.model, target.weight});
+    out.rules.push_back(std::move(to));
+  }
+  return out;
+}
+
+template <typename T>
+const T* find_plugin(const director::Policy& policy, std::string_view name) {
+  for (const auto& plugin : policy.plugins) {
+    if (plugin->name() == name) return dynamic_cast<const T*>(plugin.get());
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::shared_ptr<const director::PoolRules> pool_rules(const config::Manifests& manifests, std::string_view ns,
+                                                      std::string_view name) {
+  auto rules = std::make_shared<director::PoolRules>();
+  std::vector<director::RewriteObject> rewrites;
+  for (const auto& object : manifests.rewrites) {
+    if (names_pool(object.pool, object.meta, ns, name)) rewrites.push_back(rewrite_object(object));
+  }
+  rules->rewrites = director::RewriteTable(std::move(rewrites));
+  for (const auto& object : manifests.objectives) {
+    if (names_pool(object.pool, object.meta, ns, name)) {
+      rules->objective_priorities[object.meta.name] = object.priority.value_or(0);
+    }
+  }
+  return rules;
+}
+
+PoolRuntime::PoolRuntime(const SharedKnowledge& shared, PoolSpec spec, int64_t decisions)
+    : shared_(shared),
+      spec_(std::move(spec)),
+      pool_(spec_.settings.name, spec_.settings.ns, shared.request_metrics,
+            director::DecisionLog::Options{shared.loops.size(), static_cast<size_t>(decisions)}),
+      members_(
+          discovery::PoolOptions{spec_.settings.name, spec_.settings.ns, spec_.selector, spec_.target_ports},
+          shared.slots, shared.clock),
+      sink_({&members_}) {}
+
+Result<std::unique_ptr<PoolRuntime>> PoolRuntime::create(const SharedKnowledge& shared, PoolSpec spec,
+                                                         int64_t decisions) {
+  std::unique_ptr<PoolRuntime> runtime(new PoolRuntime(shared, std::move(spec), decisions));
+  const config::EngineSettings& engine = runtime->spec_.settings.engine;
+  io::TlsClientOptions tls;
+  tls.verify = !engine.skip_verify;
+  tls.ca_file = engine.ca_file;
+  auto context = io::TlsClientContext::create(tls);
+  if (!context.ok()) return context.error().wrap("pool " + runtime->spec_.settings.name);
+  runtime->engine_tls_ = *context;
+  runtime->pool_.rules.publish(std::make_shared<const director::PoolRules>());
+
+  auto assembly = runtime->assemble_policy(runtime->spec_, 1);
+  if (!assembly.ok()) return std::move(assembly).error();
+  const std::optional<config::DataLayerConfig> data_layer = assembly->effective.data_layer;
+  if (Status status = runtime->publish(std::move(*assembly)); !status.ok()) return status.error();
+  const std::shared_ptr<const director::Policy> policy = runtime->policy();
+  if (Status status = runtime->make_scraper(*policy); !status.ok()) return status.error();
+
+  // Discovery sources: those of the settings, and the one the configuration's data layer names.
+  const config::DiscoverySettings& discovery = runtime->spec_.settings.discovery;
+  if (!discovery.file.empty()) {
+    discovery::FileDiscoveryOptions options;
+    options.path = discovery.file;
+    options.watch = discovery.watch_file;
+    options.poll_interval = discovery.file_poll;
+    options.tls_name = engine.server_name;
+    runtime->files_.push_back(std::make_unique<discovery::FileDiscovery>(options, runtime->sink_));
+  }
+  if (data_layer && data_layer->discovery) {
+    const auto* plugin = find_plugin<discovery::FileDiscoveryPlugin>(*policy, *data_layer->discovery);
+    if (plugin == nullptr) {
+      return invalid_config(
+          fmt::format("discovery: no plugin found with name \"{}\"", *data_layer->discovery));
+    }
+    discovery::FileDiscoveryOptions options;
+    options.path = plugin->params().path;
+    options.watch = plugin->params().watch_file;
+    runtime->files_.push_back(std::make_unique<discovery::FileDiscovery>(options, runtime->sink_));
+  }
+  if (!discovery.dns.name.empty()) {
+    discovery::DnsDiscoveryOptions options;
+    options.name = discovery.dns.name;
+    options.port = discovery.dns.port;
+    options.tls = discovery.dns.tls;
+    options.tls_name = engine.server_name;
+    options.ns = runtime->spec_.settings.ns;
+    options.interval = discovery.dns.interval;
+    options.timeout = discovery.dns.timeout;
+    runtime->dns_ = std::make_unique<discovery::DnsDiscovery>(options, shared.loops.at(0), runtime->sink_);
+  }
+  return runtime;
+}
+
+PoolRuntime::~PoolRuntime() {
+  stop();
+}
+
+Result<Assembly> PoolRuntime::assemble_policy(const PoolSpec& spec, uint64_t epoch) const {
+  const config::PoolSettings& settings = spec.settings;
+  AssemblyOptions options{.tables = builtin_tables(),
+                          .metrics = shared_.metrics,
+                          .clock = shared_.clock,
+                          .loops = shared_.loops.size(),
+                          .allow_experimental = settings.allow_experimental_plugins,
+                          .scrape_interval = settings.metrics.interval,
+                          .epoch = epoch};
+  if (settings.config_inline) return assemble(*settings.config_inline, options);
+  std::string text;
+  if (!settings.config_file.empty()) {
+    std::ifstream file(settings.config_file, std::ios::binary);
+    if (!file) {
+      return invalid_config(fmt::format("failed to load config from a file '{}'", settings.config_file));
+    }
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  return assemble(text, settings.config_file.empty() ? "built-in configuration" : settings.config_file,
+                  options);
+}
+
+Status PoolRuntime::publish(Assembly assembly) {
+  std::shared_ptr<const director::Policy> policy = std::move(assembly.policy);
+  for (const std::string& warning : policy->warnings) {
+    telemetry::log_warn(warning, {{"pool", spec_.settings.name}});
+  }
+  for (const std::string& notice : assembly.notices) {
+    telemetry::log_info(notice, {{"pool", spec_.settings.name}});
+  }
+  for (const AutoCreatedProducer& made : assembly.auto_created) {
+    telemetry::log_info("auto-created default producer", {{"pool", spec_.settings.name},
+                                                          {"producer", made.producer},
+                                                          {"dataKey", made.data_key},
+                                                          {"consumer", made.consumer}});
+  }
+  telemetry::log_info(
+      "Instantiated all plugins and applied system defaults. Effective raw configuration",
+      {{"pool", spec_.settings.name}, {"policy_epoch", policy->epoch}, {"config", policy->effective_config}});
+  epoch_ = policy->epoch;
+  const std::lock_guard lock(epochs_mutex_);
+  std::erase_if(epochs_, [](const auto& weak) { return weak.expired(); });
+  epochs_.push_back(policy);
+  pool_.policy.publish(std::move(policy));
+  return {};
+}
+
+Result<signals::ScrapeSettings> PoolRuntime::scrape_settings(
+    const director::Policy& policy, std::optional<signals::EngineTable>& engines) const {
+  const config::PoolSettings& settings = spec_.settings;
+  signals::ScrapeSettings scrape;
+  scrape.interval = settings.metrics.interval;
+  scrape.deadline = settings.metrics.timeout;
+  if (!settings.engine.authorization.empty()) {
+    scrape.headers.emplace_back("authorization", settings.engine.authorization);
+  }
+  scrape.engine_tls = engine_tls_;
+  scrape.tls_name = settings.engine.server_name;
+  for (const director::Policy::MetricsSource& source : policy.sources) {
+    const auto* metrics = dynamic_cast<const signals::MetricsDataSource*>(source.source);
+    if (metrics == nullptr) continue;
+    for (const Plugin* extractor : source.extractors) {
+      const auto* core = dynamic_cast<const signals::CoreMetricsExtractor*>(extractor);
+      if (core == nullptr) continue;
+      if (engines) {
+        telemetry::log_warn("a second metrics source is ignored: one page holds every signal of an endpoint",
+                            {{"pool", settings.name}, {"source", source.source->name()}});
+        continue;
+      }
+      scrape.source = metrics->params();
+      scrape.source_type = metrics->type();
+      scrape.extractor_type = core->type();
+      if (scrape.source.interval > Duration(0)) scrape.interval = scrape.source.interval;
+      engines = core->engines(signals::SeriesMode::kCompatible);
+    }
+  }
+  return scrape;
+}
+
+Status PoolRuntime::make_scraper(const director::Policy& policy) {
+  std::optional<signals::EngineTable> engines;
+  auto settings = scrape_settings(policy, engines);
+  if (!settings.ok()) return std::move(settings).error();
+  if (!engines) {
+    telemetry::log_info("No data sources configured; metrics collection is disabled",
+                        {{"pool", spec_.settings.name}});
+    return {};
+  }
+  scraper_ =
+      std::make_unique<signals::Scraper>(spec_.settings.name, shared_.loops, shared_.signals, shared_.metrics,
+                                         shared_.clock, std::move(*engines), std::move(*settings));
+  feed_ = std::make_unique<discovery::ScraperFeed>(*scraper_);
+  return scraper_->check();
+}
+
+Status PoolRuntime::start() {
+  started_ = true;
+  members_.add_listener(this);
+  if (feed_) members_.add_listener(feed_.get());
+  shared_.pool_metrics.add_pool(spec_.settings.name, [this] { return members_.snapshot(); });
+  const config::DiscoverySettings& discovery = spec_.settings.discovery;
+  if (!discovery.static_urls.empty()) {
+    auto endpoints = discovery::static_endpoints(discovery.static_urls, spec_.settings.engine.server_name);
+    if (!endpoints.ok()) return endpoints.error();
+    sink_.endpoints("static", *endpoints);
+  }
+  for (const auto& file : files_) {
+    if (Status status = file->start(); !status.ok()) return status;
+  }
+  if (dns_) dns_->start();
+  return {};
+}
+
+void PoolRuntime::stop() {
+  if (!std::exchange(started_, false)) return;
+  if (dns_) dns_->stop();
+  for (const auto& file : files_) file->stop();
+  shared_.pool_metrics.remove_pool(spec_.settings.name);
+  if (feed_) members_.remove_listener(feed_.get());
+  members_.remove_listener(this);
+  if (scraper_) scraper_->stop();
+}
+
+Status PoolRuntime::reload(PoolSpec spec) {
+  auto assembly = assemble_policy(spec, epoch_ + 1);
+  if (!assembly.ok()) return std::move(assembly).error();
+  const PoolSpec former = std::exchange(spec_, std::move(spec));
+  // Where endpoints come from is part of a pool's identity: it stays as it was started.
+  spec_.settings.discovery = former.settings.discovery;
+  if (scraper_) {
+    std::optional<signals::EngineTable> engines;
+    auto settings = scrape_settings(*assembly->policy, engines);
+    Status status = settings.ok() ? Status() : Status(settings.error());
+    if (status.ok() && engines) status = scraper_->configure(std::move(*engines), std::move(*settings));
+    if (!status.ok()) {
+      spec_ = former;
+      return status;
+    }
+  }
+  if (Status status = publish(std::move(*assembly)); !status.ok()) return status;
+  if (spec_.selector != former.selector || spec_.target_ports != former.target_ports) {
+    for (const std::string& problem : members_.reconfigure(spec_.selector, spec_.target_ports)) {
+      telemetry::log_warn(problem, {{"pool", spec_.settings.name}});
+    }
+  }
+  for (const auto& file : files_) {
+    if (Status status = file->reload(); !status.ok()) return status;
+  }
+  if (dns_) dns_->refresh();
+  return engine_tls_->reload();
+}
+
+void PoolRuntime::set_rules(std::shared_ptr<const director::PoolRules> rules) {
+  for (const std::string_view model : rules->rewrites.model_names()) shared_.request_metrics.pin_model(model);
+  if (rules->rewrites.has_mixed_weights()) {
+    telemetry::log_warn(
+        "model rewrite target weights are mixed; targets without weights will not be selected",
+        {{"pool", spec_.settings.name}});
+  }
+  pool_.rules.publish(std::move(rules));
+}
+
+bool PoolRuntime::ready() const {
+  return started_ && (!scraper_ || scraper_->all_tried());
+}
+
+void PoolRuntime::endpoint_added(const std::shared_ptr<const Endpoint>& endpoint) {
+  telemetry::log_info(
+      "endpoint added",
+      {{"pool", spec_.settings.name}, {"endpoint", endpoint->id}, {"address", endpoint->host_port}});
+}
+
+void PoolRuntime::endpoint_updated(const std::shared_ptr<const Endpoint>&,
+                                   const std::shared_ptr<const Endpoint>&) {}
+
+void PoolRuntime::endpoint_removed(const std::shared_ptr<const Endpoint>& endpoint) {
+  telemetry::log_info("endpoint removed", {{"pool", spec_.settings.name}, {"endpoint", endpoint->id}});
+  const std::lock_guard lock(epochs_mutex_);
+  for (const auto& weak : epochs_) {
+    if (const auto policy = weak.lock()) {
+      for (const EndpointObserver* observer : policy->endpoint_observers)
+        observer->endpoint_removed(*endpoint);
+    }
+  }
+}
+
+}  // namespace penstock::assembly

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "assembly/assembly.h"
+#include "base/result.h"
+#include "config/manifests.h"
+#include "config/settings.h"
+#include "director/director.h"
+#include "discovery/dns_discovery.h"
+#include "discovery/file_discovery.h"
+#include "discovery/registry.h"
+#include "discovery/scraper_feed.h"
+#include "discovery/source.h"
+#include "io/loop.h"
+#include "io/tls.h"
+#include "signals/pool_metrics.h"
+#include "signals/scraper.h"
+#include "signals/signal_table.h"
+#include "telemetry/metrics.h"
+
+namespace penstock::assembly {
+
+// What all pools of a process share. Everything outlives the pools.
+struct SharedKnowledge {
+  io::LoopGroup& loops;
+  telemetry::MetricRegistry& metrics;
+  const Clock& clock;
+  discovery::SlotAllocator& slots;
+  signals::SignalTable& signals;
+  signals::PoolMetrics& pool_metrics;
+  director::RequestMetrics& request_metrics;
+};
+
+// One pool as configured: Penstock's settings for it, and what an InferencePool manifest says.
+struct PoolSpec {
+  config::PoolSettings settings;
+  config::LabelMap selector;           // empty: every endpoint
+  std::vector<uint16_t> target_ports;  // for endpoints that name no port
+};
+
+// The rules of one pool out of all manifests. Objects that name another pool are left out.
+std::shared_ptr<const director::PoolRules> pool_rules(const config::Manifests& manifests, std::string_view ns,
+                                                      std::string_view name);
+
+// One running pool: its policy, its members from every discovery source, their signals by scraping. Makes
+// what a front door needs to decide (`pool()`, `members()`); knows nothing of front doors.
+//
+// Life: create(), start() with the loops running, stop() before they end. reload() from any one thread.
+class PoolRuntime final : private discovery::EndpointListener {
+ public:
+  // Assembles the policy and checks everything that can be checked without the network. `decisions`: size
+  // of the pool's decision log.
+  static Result<std::unique_ptr<PoolRuntime>> create(const SharedKnowledge& shared, PoolSpec spec,
+                                                     int64_t decisions);
+  ~PoolRuntime() override;
+  PoolRuntime(const PoolRuntime&) = delete;
+  PoolRuntime& operator=(const PoolRuntime&) = delete;
+
+  // Discovery and scraping begin. An endpoints file that can't be read is an error.
+  Status start();
+  void stop();
+
+  // Takes new settings of the same pool: a new policy epoch, new rules, selector and ports, credentials and
+  // scrape settings; discovery files are read again. All or nothing for the policy: on error the former one
+  // stays. Sources of discovery themselves don't change.
+  Status reload(PoolSpec spec);
+  void set_rules(std::shared_ptr<const director::PoolRules> rules);
+
+  director::Pool& pool() { return pool_; }
+  discovery::Pool& members() { return members_; }
+  const config::PoolSettings& settings() const { return spec_.settings; }
+  // TLS towards https engines; null when no endpoint needs it before the first one is seen.
+  const std::shared_ptr<io::TlsClientContext>& engine_tls() const { return engine_tls_; }
+  std::shared_ptr<const director::Policy> policy() const { return pool_.policy.get(); }
+  Duration freshness_budget() const { return spec_.settings.metrics.staleness; }
+
+  // Every source told what it knows and every endpoint was scraped once, well or not.
+  bool ready() const;
+
+ private:
+  PoolRuntime(const SharedKnowledge& shared, PoolSpec spec, int64_t decisions);
+
+  Result<Assembly> assemble_policy(const PoolSpec& spec, uint64_t epoch) const;
+  Status publish(Assembly assembly);
+  Status make_scraper(const director::Policy& policy);
+  Result<signals::ScrapeSettings> scrape_settings(const director::Policy& policy,
+                                                  std::optional<signals::EngineTable>& engines) const;
+
+  void endpoint_added(const std::shared_ptr<const Endpoint>& endpoint) override;
+  void endpoint_updated(const std::shared_ptr<const Endpoint>& before,
+                        const std::shared_ptr<const Endpoint>& after) override;
+  void endpoint_removed(const std::shared_ptr<const Endpoint>& endpoint) override;
+
+  SharedKnowledge shared_;
+  PoolSpec spec_;
+  uint64_t epoch_ = 0;
+  std::shared_ptr<io::TlsClientContext> engine_tls_;
+  director::Pool pool_;
+  discovery::Pool members_;
+  discovery::PoolSink sink_;
+  std::unique_ptr<signals::Scraper> scraper_;  // null: the configuration has no metrics source
+  std::unique_ptr<discovery::ScraperFeed> feed_;
+  std::vector<std::unique_ptr<discovery::FileDiscovery>> files_;
+  std::unique_ptr<discovery::DnsDiscovery> dns_;
+  bool started_ = false;
+
+  // Policies that requests may still use: all of them hear that an endpoint left.
+  std::mutex epochs_mutex_;
+  std::vector<std::weak_ptr<const director::Policy>> epochs_;
+};
+
+}  // namespace penstock::assembly

@@ -1,0 +1,396 @@
+#include "gateway/serve_runtime.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "base/strings.h"
+#include "config/api_keys.h"
+#include "telemetry/log.h"
+
+namespace penstock::gateway {
+
+namespace {
+
+std::string full_name(const config::PoolSettings& settings) {
+  return settings.ns + "/" + settings.name;
+}
+
+Result<std::vector<io::HttpDestination>> service_targets(const config::ServiceSettings& service) {
+  std::vector<io::HttpDestination> targets;
+  for (const std::string& url : service.urls) {
+    auto parsed = io::parse_url(url);
+    if (!parsed.ok()) return parsed.error().wrap("service " + service.name);
+    io::HttpDestination target{parsed->host, parsed->port, nullptr, {}};
+    if (parsed->https) {
+      auto tls = io::TlsClientContext::create({});
+      if (!tls.ok()) return tls.error().wrap("service " + service.name);
+      target.tls = *tls;
+    }
+    targets.push_back(std::move(target));
+  }
+  return targets;
+}
+
+// What the process is made of, for dashboards: a gauge that is always 1.
+void add_info(telemetry::MetricRegistry& metrics) {
+  metrics
+      .gauge({.name = "llm_d_epp_info",
+              .help = "[ALPHA] General information of the current build.",
+              .labels = {"commit", "build_ref"},
+              .twins = {{.name = "inference_extension_info", .labels = {{"commit", ""}, {"build_ref", ""}}}}})
+      .with({"", PENSTOCK_VERSION})
+      .set(1);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ServeRuntime>> ServeRuntime::create(ServeOptions options) {
+  std::unique_ptr<ServeRuntime> runtime(new ServeRuntime());
+  const config::Settings& settings = options.settings;
+  for (const std::string& warning : settings.warnings) telemetry::log_warn(warning);
+  if (!settings.manifests.empty()) {
+    auto manifests = config::load_manifests(settings.manifests);
+    if (!manifests.ok()) return std::move(manifests).error();
+    runtime->manifests_ = std::move(*manifests);
+    for (const std::string& warning : runtime->manifests_.warnings) telemetry::log_warn(warning);
+  }
+  runtime->loops_ = std::make_unique<io::LoopGroup>(static_cast<size_t>(settings.loops));
+  runtime->slots_ = std::make_unique<discovery::SlotAllocator>();
+  runtime->signals_ = std::make_unique<signals::SignalTable>();
+  runtime->pool_metrics_ =
+      std::make_unique<signals::PoolMetrics>(runtime->metrics_, *runtime->signals_, runtime->clock_);
+  runtime->request_metrics_ = std::make_unique<director::RequestMetrics>(runtime->metrics_);
+  if (settings.telemetry.access_log) {
+    runtime->access_log_ =
+        std::make_unique<director::AccessLog>(director::AccessLog::Options{.loops = runtime->loops_->size()});
+  }
+  add_info(runtime->metrics_);
+  if (Status status = runtime->make_pools(options); !status.ok()) return status.error();
+  runtime->options_ = std::move(options);
+  if (Status status = runtime->make_gateway(); !status.ok()) return status.error();
+  return runtime;
+}
+
+ServeRuntime::~ServeRuntime() {
+  stop(Duration(0));
+}
+
+Result<std::vector<assembly::PoolSpec>> ServeRuntime::pool_specs(const ServeOptions& options,
+                                                                 const config::Manifests& manifests) const {
+  std::vector<assembly::PoolSpec> specs;
+  for (const config::PoolSettings& settings : options.settings.pools) specs.push_back({settings, {}, {}});
+  for (const config::InferencePool& pool : manifests.pools) {
+    auto known = std::find_if(specs.begin(), specs.end(), [&](const assembly::PoolSpec& spec) {
+      return spec.settings.name == pool.meta.name && spec.settings.ns == pool.meta.ns;
+    });
+    if (known == specs.end()) {
+      assembly::PoolSpec spec;
+      if (options.manifest_pool_defaults) spec.settings = *options.manifest_pool_defaults;
+      spec.settings.name = pool.meta.name;
+      spec.settings.ns = pool.meta.ns;
+      specs.push_back(std::move(spec));
+      known = specs.end() - 1;
+    }
+    known->selector = pool.selector;
+    known->target_ports = pool.target_ports;
+    if (pool.app_protocol != "http") {
+      return invalid_config(
+          fmt::format("{}: InferencePool {}: spec.appProtocol '{}' is not spoken to engines; use http",
+                      pool.meta.source, pool.meta.full_name(), pool.app_protocol));
+    }
+  }
+  for (const assembly::PoolSpec& spec : specs) {
+    const config::DiscoverySettings& discovery = spec.settings.discovery;
+    if (discovery.static_urls.empty() && discovery.file.empty() && discovery.dns.name.empty() &&
+        spec.settings.config_file.empty() && !spec.settings.config_inline) {
+      return invalid_config(
+          fmt::format("pool {} has no way to find its endpoints: set discovery.static, "
+                      "discovery.file or discovery.dns (or --model-server, --endpoints-file)",
+                      full_name(spec.settings)));
+    }
+  }
+  return specs;
+}
+
+Status ServeRuntime::make_pools(const ServeOptions& options) {
+  auto specs = pool_specs(options, manifests_);
+  if (!specs.ok()) return specs.error();
+  const assembly::SharedKnowledge shared{*loops_,   metrics_,       clock_,           *slots_,
+                                         *signals_, *pool_metrics_, *request_metrics_};
+  for (assembly::PoolSpec& spec : *specs) {
+    const std::string name = full_name(spec.settings);
+    auto pool = assembly::PoolRuntime::create(shared, std::move(spec), options.settings.telemetry.decisions);
+    if (!pool.ok()) return pool.error();
+    (*pool)->set_rules(assembly::pool_rules(manifests_, (*pool)->pool().ns, (*pool)->pool().name));
+    pools_.push_back(std::move(*pool));
+  }
+  return {};
+}
+
+std::shared_ptr<const UpstreamSettings> ServeRuntime::upstream_of(const assembly::PoolRuntime& pool) const {
+  const config::PoolSettings& settings = pool.settings();
+  auto upstream = std::make_shared<UpstreamSettings>();
+  upstream->authorization = settings.engine.authorization;
+  upstream->tls = pool.engine_tls();
+  upstream->server_name = settings.engine.server_name;
+  upstream->deadlines = settings.deadlines;
+  upstream->attempts = static_cast<uint32_t>(settings.retries.attempts);
+  return upstream;
+}
+
+std::optional<size_t> ServeRuntime::default_pool() const {
+  const std::string& wanted = options_.settings.default_pool;
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    const config::PoolSettings& settings = pools_[i]->settings();
+    if (!wanted.empty() && (wanted == settings.name || wanted == full_name(settings))) return i;
+  }
+  // A single pool serves everything as long as no route says otherwise.
+  if (wanted.empty() && pools_.size() == 1 && manifests_.routes.empty()) return 0;
+  return std::nullopt;
+}
+
+Status ServeRuntime::make_gateway() {
+  const config::Settings& settings = options_.settings;
+  std::vector<GatewayPool> pools;
+  for (const auto& pool : pools_) {
+    GatewayPool entry;
+    entry.pool = &pool->pool();
+    entry.members = &pool->members();
+    entry.signals = signals_.get();
+    entry.freshness_budget = pool->freshness_budget();
+    entry.upstream = upstream_of(*pool);
+    entry.client.idle_timeout = pool->settings().engine.idle_timeout;
+    entry.client.max_idle_per_destination = static_cast<uint32_t>(pool->settings().engine.idle_connections);
+    pools.push_back(std::move(entry));
+  }
+  std::vector<GatewayService> services;
+  for (const config::ServiceSettings& service : settings.services) {
+    auto targets = service_targets(service);
+    if (!targets.ok()) return targets.error();
+    services.push_back({service.ns, service.name, std::move(*targets)});
+  }
+  GatewayOptions gateway;
+  gateway.buffered_bytes = settings.buffered_bytes;
+  gateway.streams = settings.streams;
+  gateway.trust_request_id = settings.telemetry.trust_request_id;
+  gateway_ = std::make_unique<Gateway>(*loops_, metrics_, clock_, access_log_.get(), gateway,
+                                       std::move(pools), std::move(services));
+  const auto wanted = default_pool();
+  if (!settings.default_pool.empty() && !wanted) {
+    return invalid_config(fmt::format("default_pool: there is no pool '{}'", settings.default_pool));
+  }
+  std::vector<std::string> warnings;
+  Status status = gateway_->set_routes(manifests_, wanted, warnings);
+  for (const std::string& warning : warnings) telemetry::log_warn(warning);
+  return status;
+}
+
+Status ServeRuntime::start() {
+  loops_->start();
+  for (const auto& pool : pools_) {
+    if (Status status = pool->start(); !status.ok()) {
+      return status.error().wrap("pool " + full_name(pool->settings()));
+    }
+  }
+  if (Status status = listen_all(); !status.ok()) return status;
+  listening_ = true;
+  return {};
+}
+
+Status ServeRuntime::listen_all() {
+  for (const config::ListenerSettings& settings : options_.settings.listeners) {
+    GatewayListener listener;
+    listener.settings = settings;
+    auto address = io::SocketAddress::parse(settings.address);
+    if (!address.ok()) return address.error().wrap("listener " + settings.name);
+    listener.address = *address;
+    if (settings.tls()) {
+      io::TlsServerOptions tls;
+      tls.certificates.push_back({settings.cert_file, settings.key_file});
+      auto context = io::TlsServerContext::create(tls);
+      if (!context.ok()) return context.error().wrap("listener " + settings.name);
+      listener.tls = *context;
+    }
+    if (!settings.api_keys_file.empty()) {
+      auto keys = config::ApiKeys::load(settings.api_keys_file);
+      if (!keys.ok()) return keys.error().wrap("listener " + settings.name);
+      listener.api_keys = *keys;
+    }
+    listeners_.push_back({settings.name, settings.api_keys_file, listener.tls});
+    auto bound = gateway_->listen(std::move(listener));
+    if (!bound.ok())
+      return bound.error().wrap(fmt::format("listener {} on {}", settings.name, settings.address));
+    telemetry::log_info(
+        "listening", {{"listener", settings.name}, {"address", bound->to_string()}, {"tls", settings.tls()}});
+  }
+  return {};
+}
+
+Status ServeRuntime::reload(ServeOptions options) {
+  Status first;
+  const auto note = [&first](Status status, std::string_view what) {
+    if (status.ok()) return true;
+    telemetry::log_error("reload failed, the former state stays",
+                         {{"what", what}, {"error", status.error().message}});
+    if (first.ok()) first = status.error().wrap(what);
+    return false;
+  };
+
+  config::Manifests manifests;
+  if (!options.settings.manifests.empty()) {
+    auto loaded = config::load_manifests(options.settings.manifests);
+    if (!loaded.ok()) {
+      note(loaded.error(), "manifests");
+      return first;
+    }
+    manifests = std::move(*loaded);
+  }
+  auto specs = pool_specs(options, manifests);
+  if (!specs.ok()) {
+    note(specs.error(), "pools");
+    return first;
+  }
+  for (assembly::PoolSpec& spec : *specs) {
+    const auto running = std::find_if(pools_.begin(), pools_.end(), [&](const auto& pool) {
+      return pool->settings().name == spec.settings.name && pool->settings().ns == spec.settings.ns;
+    });
+    const std::string name = full_name(spec.settings);
+    if (running == pools_.end()) {
+      telemetry::log_warn("a pool that was not there at start is not added by a reload; restart for it",
+                          {{"pool", name}});
+      continue;
+    }
+    if (note((*running)->reload(std::move(spec)), "pool " + name)) {
+      gateway_->set_upstream(static_cast<size_t>(running - pools_.begin()), upstream_of(**running));
+    }
+    (*running)->set_rules(assembly::pool_rules(manifests, (*running)->pool().ns, (*running)->pool().name));
+  }
+  manifests_ = std::move(manifests);
+  options_.settings.default_pool = options.settings.default_pool;
+  std::vector<std::string> warnings;
+  note(gateway_->set_routes(manifests_, default_pool(), warnings), "routes");
+  for (const std::string& warning : warnings) telemetry::log_warn(warning);
+
+  for (const Listening& listener : listeners_) {
+    if (listener.tls) note(listener.tls->reload(), "certificate of listener " + listener.name);
+    if (listener.api_keys_file.empty()) continue;
+    auto keys = config::ApiKeys::load(listener.api_keys_file);
+    if (note(keys.ok() ? Status() : Status(keys.error()), "API keys of listener " + listener.name)) {
+      gateway_->set_api_keys(listener.name, *keys);
+    }
+  }
+  telemetry::log_info("reloaded", {{"complete", first.ok()}});
+  return first;
+}
+
+void ServeRuntime::begin_drain() {
+  draining_ = true;
+  gateway_->begin_drain();
+}
+
+int64_t ServeRuntime::active_requests() const {
+  return gateway_->stats().active_requests;
+}
+
+void ServeRuntime::stop(Duration drain) {
+  if (!loops_) return;
+  draining_ = true;
+  if (gateway_) gateway_->stop(drain);
+  for (const auto& pool : pools_) pool->stop();
+  loops_->stop();
+  gateway_.reset();
+  pools_.clear();
+  access_log_.reset();
+  loops_.reset();
+}
+
+bool ServeRuntime::ready() const {
+  if (!listening_ || draining_) return false;
+  return std::all_of(pools_.begin(), pools_.end(), [](const auto& pool) { return pool->ready(); });
+}
+
+std::string ServeRuntime::readiness_json() const {
+  std::string out = fmt::format("{{\"ready\":{},\"listening\":{},\"draining\":{},\"pools\":[", ready(),
+                                listening_.load(), draining_.load());
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    out += fmt::format("{}{{\"name\":{},\"endpoints\":{},\"scraped\":{},\"policy_epoch\":{}}}",
+                       i == 0 ? "" : ",", json_quote(full_name(pools_[i]->settings())),
+                       pools_[i]->members().snapshot()->endpoints.size(), pools_[i]->ready(),
+                       pools_[i]->policy()->epoch);
+  }
+  return out + "]}\n";
+}
+
+std::string ServeRuntime::decisions_json(size_t limit) const {
+  std::string out = "[";
+  for (const auto& pool : pools_) {
+    std::string list = pool->pool().log.list_json(limit);
+    if (list.size() <= 2) continue;
+    if (out.size() > 1) out += ',';
+    out.append(list, 1, list.rfind(']') - 1);
+  }
+  return out + "]\n";
+}
+
+std::optional<std::string> ServeRuntime::decision_json(std::string_view request_id) const {
+  for (const auto& pool : pools_) {
+    if (auto found = pool->pool().log.find_json(request_id)) return found;
+  }
+  return std::nullopt;
+}
+
+std::string ServeRuntime::plugin_states_json() const {
+  std::string out = "{\"pools\":{";
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    out +=
+        fmt::format("{}{}:{{\"plugins\":{{", i == 0 ? "" : ",", json_quote(full_name(pools_[i]->settings())));
+    bool first = true;
+    for (const auto& plugin : pools_[i]->policy()->plugins) {
+      out += fmt::format("{}{}:{{\"name\":{},\"type\":{},", first ? "" : ",", json_quote(plugin->name()),
+                         json_quote(plugin->name()), json_quote(plugin->type()));
+      const auto state = plugin->dump_state();
+      out += state ? "\"state\":" + *state : "\"message\":\"plugin does not support state collection\"";
+      out += '}';
+      first = false;
+    }
+    out += "}}";
+  }
+  return out + "}}\n";
+}
+
+std::string ServeRuntime::configuration_text() const {
+  std::string out;
+  for (const auto& pool : pools_) {
+    const auto policy = pool->policy();
+    out += fmt::format("pool {} (policy epoch {})\n{}\n", full_name(pool->settings()), policy->epoch,
+                       policy->effective_config);
+    for (const std::string& warning : policy->warnings) out += "warning: " + warning + "\n";
+  }
+  return out;
+}
+
+Result<std::string> ServeRuntime::explain(Gateway::ExplainRequest request) const {
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable done;
+    std::optional<Result<std::string>> result;
+  };
+  const auto shared = std::make_shared<Shared>();
+  loops_->at(0).post([shared, gateway = gateway_.get(), request = std::move(request)] {
+    Result<std::string> result = gateway->explain(request);
+    const std::lock_guard lock(shared->mutex);
+    shared->result = std::move(result);
+    shared->done.notify_one();
+  });
+  std::unique_lock lock(shared->mutex);
+  if (!shared->done.wait_for(lock, std::chrono::seconds(5), [&] { return shared->result.has_value(); })) {
+    return Error{ErrorCode::kServiceUnavailable, "the event loop did not answer within 5 s"};
+  }
+  return std::move(*shared->result);
+}
+
+}  // namespace penstock::gateway

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "assembly/pool_runtime.h"
+#include "base/clock.h"
+#include "base/result.h"
+#include "config/manifests.h"
+#include "config/settings.h"
+#include "gateway/gateway.h"
+#include "io/loop.h"
+#include "telemetry/metrics.h"
+
+namespace penstock::gateway {
+
+// What `penstock serve` runs on: the settings document (or what flags made of it), and what pools that only
+// manifests name are given.
+struct ServeOptions {
+  config::Settings settings;
+  std::optional<config::PoolSettings> manifest_pool_defaults;
+};
+
+// A whole gateway process without its command line: event loops, pools, signals, listeners, admin pages.
+//
+// Life: create() checks everything that can be checked without the network; start() listens; drain() and
+// stop() end it. reload() reads every file again. All from one thread, which runs none of the loops.
+class ServeRuntime {
+ public:
+  static Result<std::unique_ptr<ServeRuntime>> create(ServeOptions options);
+  ~ServeRuntime();
+  ServeRuntime(const ServeRuntime&) = delete;
+  ServeRuntime& operator=(const ServeRuntime&) = delete;
+
+  // Discovery, scraping and listeners. The addresses bound are logged.
+  Status start();
+  // Files again: manifests, configurations, API keys, certificates, credentials, endpoints. Each part that
+  // fails keeps its former state; the first failure is returned, all are logged. `options` is made anew by
+  // the caller; listeners and pools that were not there at start are not added (a warning says so).
+  Status reload(ServeOptions options);
+  // No new connections, not ready any more; running requests end by themselves.
+  void begin_drain();
+  // Requests still running; 0: drained.
+  int64_t active_requests() const;
+  // Gives running requests up to `drain`, then cuts them; ends the loops.
+  void stop(Duration drain);
+
+  // --- for the admin pages; any thread ---
+  bool ready() const;
+  std::string readiness_json() const;
+  std::string decisions_json(size_t limit) const;
+  std::optional<std::string> decision_json(std::string_view request_id) const;
+  std::string plugin_states_json() const;
+  std::string configuration_text() const;
+  // On the data plane's first loop; blocks the caller for up to 5 s.
+  Result<std::string> explain(Gateway::ExplainRequest request) const;
+  telemetry::MetricRegistry& metrics() { return metrics_; }
+
+ private:
+  ServeRuntime() = default;
+
+  Status make_pools(const ServeOptions& options);
+  Status make_gateway();
+  Result<std::vector<assembly::PoolSpec>> pool_specs(const ServeOptions& options,
+                                                     const config::Manifests& manifests) const;
+  std::optional<size_t> default_pool() const;
+  std::shared_ptr<const UpstreamSettings> upstream_of(const assembly::PoolRuntime& pool) const;
+  Status listen_all();
+
+  ServeOptions options_;
+  config::Manifests manifests_;
+  SystemClock clock_;
+  telemetry::MetricRegistry metrics_;
+  std::unique_ptr<io::LoopGroup> loops_;
+  std::unique_ptr<discovery::SlotAllocator> slots_;
+  std::unique_ptr<signals::SignalTable> signals_;
+  std::unique_ptr<signals::PoolMetrics> pool_metrics_;
+  std::unique_ptr<director::RequestMetrics> request_metrics_;
+  std::unique_ptr<director::AccessLog> access_log_;
+  std::vector<std::unique_ptr<assembly::PoolRuntime>> pools_;
+  std::unique_ptr<Gateway> gateway_;
+  struct Listening {
+    std::string name;
+    std::string api_keys_file;
+    std::shared_ptr<io::TlsServerContext> tls;
+  };
+  std::vector<Listening> listeners_;
+  std::atomic<bool> listening_{false};
+  std::atomic<bool> draining_{false};
+};
+
+}  // namespace penstock::gateway
