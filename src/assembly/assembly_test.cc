@@ -113,16 +113,6 @@ class TestFairness final : public flowcontrol::FairnessPolicy {
   DataParams params_;
 };
 
-// Declares what the approximate prefix producer declares.
-class TestPrefixProducer final : public DataProducer {
- public:
-  Status produce(SchedulingContext&) const override { return {}; }
-  void declare_data(DataDeclaration& data) const override {
-    data.require<TokenizedPromptMarker>(data_keys::kTokenizedPrompt);
-    data.produce<PrefixMatch>(data_keys::kPrefixMatch.with_producer(name()));
-  }
-};
-
 // Asks for a key it never declared.
 class TestTrespasser final : public Scorer {
  public:
@@ -176,7 +166,6 @@ constexpr PluginDescriptor kTestPlugins[] = {
     {.type = "test-data-scorer", .create = &make_data<TestDataScorer>},
     {.type = "test-fairness", .create = &make_data<TestFairness>},
     {.type = "test-trespasser", .create = &make<TestTrespasser>},
-    {.type = "approx-prefix-cache-producer", .create = &make<TestPrefixProducer>},
     {.type = "test-alpha", .stability = Stability::kAlpha, .create = &make<TestScorer>},
     {.type = "test-old", .create = &make<TestScorer>, .replaced_by = "test-scorer"},
 };

@@ -12,6 +12,9 @@ namespace penstock::director {
 
 namespace {
 
+// A long prompt's tokens fit, so that serving it again asks the heap for nothing.
+constexpr size_t kKeptArenaBytes = 512 * 1024;
+
 // The signals every engine must have; the age of a decision is that of the oldest of them.
 constexpr std::array<Signal, 3> kRequiredSignals{Signal::kWaitingRequests, Signal::kRunningRequests,
                                                  Signal::kKvUsage};
@@ -52,7 +55,7 @@ std::string_view quoted_in_arena(std::string_view text, Arena& arena) {
 
 void Request::reset() {
   load.release();
-  arena.reset(64 * 1024);
+  arena.reset(kKeptArenaBytes);
   inference = {};
   record = {};
   parsed = {};

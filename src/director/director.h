@@ -76,6 +76,10 @@ struct RequestInput {
   protocol::PaddedBody body;
   std::string_view identity;
   TimePoint received_at = kNever;
+  // What a parser of type `parsed_by` already found in the body, into the request's arena: not parsed
+  // again where the policy has the same type for the path.
+  const protocol::ParsedBody* parsed = nullptr;
+  std::string_view parsed_by;
   // Replay: the seed to use instead of a fresh one.
   std::optional<uint64_t> seed;
 };

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "director/observer.h"
 #include "director/testing.h"
 
 namespace penstock::director {
@@ -246,6 +247,33 @@ TEST_F(DirectorTest, ExplainShowsEveryCandidateAndReservesNothing) {
   EXPECT_NE(json.find(R"("signal":"waiting_requests","value":5)"), std::string::npos) << json;
   for (const auto& endpoint : endpoints) EXPECT_EQ(endpoint->live->load, 0U);
   EXPECT_EQ(pool.log.list_json(10), "[]");
+}
+
+TEST_F(DirectorTest, TheEndOfARequestIsCountedOnceAndReturnsItsLoad) {
+  use_endpoints(1);
+  favour(0);
+  Observer observer;
+  observer.start(pool, request, nullptr, 0);
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  EXPECT_EQ(request.series->running->value(), 1);
+  clock.advance(std::chrono::seconds(1));
+  observer.head(200, "application/json", "");
+  std::vector<std::string_view> out;
+  observer.piece(R"({"usage":{"prompt_tokens":7,"completion_tokens":4,"total_tokens":11}})", clock.now(),
+                 out);
+  EXPECT_EQ(EndpointLive::tokens_of(endpoints[0]->live->load), 0U);
+  observer.body_end(out);
+  clock.advance(std::chrono::seconds(1));
+  observer.end({200, "ok", nullptr, 1, {}}, clock.now());
+  observer.end({200, "ok", nullptr, 1, {}}, clock.now());
+  EXPECT_EQ(endpoints[0]->live->load, 0U);
+  EXPECT_EQ(request.series->running->value(), 0);
+  EXPECT_EQ(request.series->duration->count(), 1U);
+  EXPECT_EQ(request.series->input_tokens->sum(), 7);
+  EXPECT_EQ(request.series->ntpot->sum(), 0.5);
+  const std::string text = registry.render();
+  EXPECT_NE(text.find(R"(llm_d_epp_request_total{model_name="m",target_model_name="m",)"), std::string::npos);
+  EXPECT_NE(pool.log.find_json("r1")->find(R"("status":200)"), std::string::npos);
 }
 
 }  // namespace

@@ -67,6 +67,7 @@ struct Core {
   std::atomic<int64_t> active_requests{0};
   std::atomic<int64_t> buffered_bytes{0};
   std::atomic<uint64_t> requests{0};
+  std::atomic<bool> stopping{false};
   telemetry::Counter* client_disconnects = nullptr;
 };
 
@@ -147,7 +148,7 @@ struct LoopPart {
   io::HttpClient service_client;
 
  private:
-  static constexpr size_t kKeptStates = 256;
+  static constexpr size_t kKeptStates = 64;
   struct Peer {
     uint64_t connection = 0;
     std::string ip;

@@ -173,6 +173,7 @@ void Gateway::begin_drain() {
 
 void Gateway::stop(Duration drain) {
   begin_drain();
+  impl_->core.stopping.store(true, std::memory_order_relaxed);
   const TimePoint until = impl_->core.clock.now() + drain;
   for (Impl::Served& served : impl_->listeners) {
     served.server->stop(std::max<Duration>(Duration::zero(), until - impl_->core.clock.now()));

@@ -67,8 +67,8 @@ io::Task<void> ModelsCache::ask(io::HttpClient& client, Source source, size_t po
     fields[0] = {"authorization", source.authorization};
     request.fields = fields;
   }
-  auto answer =
-      co_await client.fetch(source.destination, request, io::HttpCallOptions{}, kAskTimeout, kMaxListBytes);
+  const io::HttpCallOptions options;
+  auto answer = co_await client.fetch(source.destination, request, options, kAskTimeout, kMaxListBytes);
   if (answer.ok() && answer->status == 200) {
     if (auto list = decode_models(answer->body); list.ok()) {
       gather->answers[position] = *std::move(list);

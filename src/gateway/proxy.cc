@@ -89,11 +89,13 @@ class Exchange {
  private:
   // Where a request ends: what the accounts say.
   void end(int status, std::string_view reason, const Error* error);
-  // Answers with the error in the client's shape, or breaks a response off that has begun.
-  Task<void> fail(Error error, std::string_view reason);
-  // What an error means when the client may be gone or the time may be up.
-  Task<void> fail_waiting(Error error, std::string_view reason);
-  Task<void> respond_json(int status, std::string body);
+  // Answers with `failure_` in the client's shape, or breaks a response off that has begun. The error is a
+  // member, and set in a statement of its own, because GCC 12 destroys aggregate temporaries of an
+  // expression that waits twice.
+  Task<void> fail(std::string_view reason);
+  // The same after a wait that failed: the client may be gone or the time may be up.
+  Task<void> fail_waiting(std::string_view reason);
+  Task<void> respond_json(int status, std::string_view body);
 
   Task<void> route();
   Task<void> serve_models(bool all_pools, size_t pool_index);
@@ -122,6 +124,10 @@ class Exchange {
     return core_.options.tell_endpoint ? state_.request.record.winner_host_port : std::string_view();
   }
   bool client_gone() const { return http_.cancel_token().cancelled(); }
+  // Why an exchange ended whose token fired or whose client takes nothing any more.
+  std::string_view gone_reason() const {
+    return core_.stopping.load(std::memory_order_relaxed) ? "shutdown" : "client_disconnect";
+  }
 
   Core& core_;
   LoopPart& part_;
@@ -139,7 +145,10 @@ class Exchange {
   director::Pool* pool_ = nullptr;  // set: the observer was started and ends the accounts
   protocol::PaddedBody body_;
   bool body_read_ = false;
+  protocol::ParsedBody parsed_;  // set with `parsed_by_`, the parser's type
+  std::string_view parsed_by_;
   ApiKind api_ = ApiKind::kNone;
+  Error failure_;
   uint32_t attempts_ = 0;
   std::array<EndpointSlot, kMaxExcluded> excluded_{};
   size_t excluded_count_ = 0;
@@ -157,9 +166,9 @@ Task<void> Exchange::run() {
   const int64_t active = core_.active_requests.load(std::memory_order_relaxed);
   const int64_t here = listener_.streams.load(std::memory_order_relaxed);
   if (active > core_.options.streams || here > listener_.config.settings.limits.streams) {
-    co_await fail(Error{ErrorCode::kServiceUnavailable,
-                        "the gateway serves as many requests as its limit allows (streams)"},
-                  "limit_streams");
+    failure_ = Error{ErrorCode::kServiceUnavailable,
+                     "the gateway serves as many requests as its limit allows (streams)"};
+    co_await fail("limit_streams");
     co_return;
   }
 
@@ -167,15 +176,15 @@ Task<void> Exchange::run() {
   if (keys_ != nullptr) {
     Result<std::string_view> caller = identify(*keys_, head.fields);
     if (!caller.ok()) {
-      co_await fail(std::move(caller).error(), "unauthorized");
+      failure_ = std::move(caller).error();
+      co_await fail("unauthorized");
       co_return;
     }
     identity_ = *caller;
   }
   if (is_websocket(head.fields) || head.method == "CONNECT") {
-    co_await fail(
-        Error{ErrorCode::kNotImplemented, "this gateway does not pass WebSocket upgrades and CONNECT"},
-        "not_supported");
+    failure_ = Error{ErrorCode::kNotImplemented, "this gateway does not pass WebSocket upgrades and CONNECT"};
+    co_await fail("not_supported");
     co_return;
   }
   co_await route();
@@ -185,7 +194,8 @@ Task<void> Exchange::route() {
   const io::RequestHead& head = http_.request();
   routes_ = part_.routes.current();
   if (routes_ == nullptr) {
-    co_await fail(Error{ErrorCode::kServiceUnavailable, "the gateway has no routes yet"}, "no_routes");
+    failure_ = Error{ErrorCode::kServiceUnavailable, "the gateway has no routes yet"};
+    co_await fail("no_routes");
     co_return;
   }
   RouteQuery query;
@@ -202,14 +212,17 @@ Task<void> Exchange::route() {
       core_.parsers->claims(head.path)) {
     if (!co_await read_body()) co_return;
     convert_fields();
-    auto parsed =
-        core_.parsers->find(head.path)->parse(head.path, state_.decision_fields, body_, state_.request.arena);
+    const protocol::RequestParser& parser = *core_.parsers->find(head.path);
+    auto parsed = parser.parse(head.path, state_.decision_fields, body_, state_.request.arena);
     if (!parsed.ok()) {
-      co_await fail(std::move(parsed).error(), "bad_request");
+      failure_ = std::move(parsed).error();
+      co_await fail("bad_request");
       co_return;
     }
-    api_ = parsed->api;
-    query.model = parsed->model;
+    parsed_ = *parsed;
+    parsed_by_ = parser.type();
+    api_ = parsed_.api;
+    query.model = parsed_.model;
   }
   const RouteRule* rule = routes_->match(query);
   if (lists_models && by_model && rule == nullptr) {
@@ -218,24 +231,24 @@ Task<void> Exchange::route() {
   }
   if (rule == nullptr) {
     if (!query.model.empty()) {
-      co_await fail(
+      failure_ =
           Error{ErrorCode::kNotFound, "no route matches the request: the model `" + std::string(query.model) +
-                                          "` does not exist behind " + std::string(head.path)},
-          "no_route");
+                                          "` does not exist behind " + std::string(head.path)};
+      co_await fail("no_route");
     } else {
-      co_await fail(Error{ErrorCode::kNotFound,
-                          "no route matches " + std::string(head.method) + " " + std::string(head.path)},
-                    "no_route");
+      failure_ = Error{ErrorCode::kNotFound,
+                       "no route matches " + std::string(head.method) + " " + std::string(head.path)};
+      co_await fail("no_route");
     }
     co_return;
   }
   const RouteBackend* backend = rule->choose(part_.random);
   if (backend == nullptr || backend->kind == RouteBackend::Kind::kInvalid) {
-    co_await fail(Error{ErrorCode::kInternal,
-                        backend == nullptr ? "route " + rule->route_name + " has no backend"
-                                           : "route " + rule->route_name +
-                                                 " names a backend that is not known: " + backend->name},
-                  "invalid_backend");
+    failure_ = Error{ErrorCode::kInternal, backend == nullptr
+                                               ? "route " + rule->route_name + " has no backend"
+                                               : "route " + rule->route_name +
+                                                     " names a backend that is not known: " + backend->name};
+    co_await fail("invalid_backend");
     co_return;
   }
   if (backend->kind == RouteBackend::Kind::kService) {
@@ -265,24 +278,25 @@ Task<bool> Exchange::read_body() {
     co_return true;
   }
   if (declared && *declared > limit) {
-    co_await fail(Error{ErrorCode::kPayloadTooLarge, "the request body has " + std::to_string(*declared) +
-                                                         " bytes, the limit is " + std::to_string(limit) +
-                                                         " (limits.bodyBytes)"},
-                  "limit_body");
+    failure_ = Error{ErrorCode::kPayloadTooLarge, "the request body has " + std::to_string(*declared) +
+                                                      " bytes, the limit is " + std::to_string(limit) +
+                                                      " (limits.bodyBytes)"};
+    co_await fail("limit_body");
     co_return false;
   }
   const bool room = share_.resize(static_cast<int64_t>(declared.value_or(kUnknownBodyReserve)));
   Result<std::span<char>> read = Error{};
   if (room) read = co_await http_.read_all(limit);
   if (!room || (read.ok() && !share_.resize(static_cast<int64_t>(read->size())))) {
-    co_await fail(Error{ErrorCode::kServiceUnavailable,
-                        "the gateway holds as many bytes of request bodies as its limit allows (" +
-                            std::to_string(core_.options.buffered_bytes) + ", bufferedBytes)"},
-                  "limit_buffered");
+    failure_ = Error{ErrorCode::kServiceUnavailable,
+                     "the gateway holds as many bytes of request bodies as its limit allows (" +
+                         std::to_string(core_.options.buffered_bytes) + ", bufferedBytes)"};
+    co_await fail("limit_buffered");
     co_return false;
   }
   if (!read.ok()) {
-    co_await fail_waiting(std::move(read).error(), "request_body");
+    failure_ = std::move(read).error();
+    co_await fail_waiting("request_body");
     co_return false;
   }
   body_ = {read->data(), read->size()};
@@ -293,15 +307,15 @@ Task<bool> Exchange::read_body() {
 Task<void> Exchange::serve_pool(PoolPart& pool, const RouteRule& rule) {
   const io::RequestHead& head = http_.request();
   if (loads_adapters(head.path)) {
-    co_await fail(Error{ErrorCode::kNotImplemented,
-                        "adapters are loaded and unloaded per replica; ask the engines directly"},
-                  "not_supported");
+    failure_ = Error{ErrorCode::kNotImplemented,
+                     "adapters are loaded and unloaded per replica; ask the engines directly"};
+    co_await fail("not_supported");
     co_return;
   }
   const std::string_view type = head.fields.get("content-type");
   if (type.size() >= 10 && ascii_iequals(type.substr(0, 10), "multipart/")) {
-    co_await fail(Error{ErrorCode::kNotImplemented, "this gateway does not route multipart bodies yet"},
-                  "not_supported");
+    failure_ = Error{ErrorCode::kNotImplemented, "this gateway does not route multipart bodies yet"};
+    co_await fail("not_supported");
     co_return;
   }
   if (!co_await read_body()) co_return;
@@ -318,10 +332,15 @@ Task<void> Exchange::serve_pool(PoolPart& pool, const RouteRule& rule) {
   input.body = body_;
   input.identity = identity_;
   input.received_at = arrived_at_;
+  if (!parsed_by_.empty()) {
+    input.parsed = &parsed_;
+    input.parsed_by = parsed_by_;
+  }
   Status decided = pool.director.decide(state_.request, input);
   api_ = state_.request.inference.api;
   if (!decided.ok()) {
-    co_await fail(std::move(decided).error(), "rejected");
+    failure_ = std::move(decided).error();
+    co_await fail("rejected");
     co_return;
   }
   start_deadline(rule.request_timeout.value_or(upstream_->deadlines.total));
@@ -427,7 +446,8 @@ Task<void> Exchange::forward(PoolPart& pool) {
       if (!cancelled) note_failure(*endpoint, now_, pool.shared, done.sent ? 2 : 0);
       done.call.close();
       if (retriable && choose_another(pool, "connect")) continue;
-      co_await fail_waiting(std::move(done.error), done.sent ? "engine_error" : "connect");
+      failure_ = std::move(done.error);
+      co_await fail_waiting(done.sent ? "engine_error" : "connect");
       co_return;
     }
     if (done.head->status == 503) {
@@ -456,7 +476,8 @@ Task<void> Exchange::stream_back(PoolPart&, Attempt& done) {
       http_.write_head(status, state_.fields,
                        response_framing(http_.request().method, status, done.call.content_length(), changed));
   if (!wrote.ok()) {
-    co_await fail(std::move(wrote).error(), "engine_error");
+    failure_ = std::move(wrote).error();
+    co_await fail("engine_error");
     co_return;
   }
   // A stream's head must not wait for its first event, which may be a prefill away.
@@ -472,7 +493,7 @@ Task<void> Exchange::stream_back(PoolPart&, Attempt& done) {
     if (!piece.ok()) {
       done.call.close();
       if (client_gone()) {
-        end(status, "client_disconnect", nullptr);
+        end(status, gone_reason(), nullptr);
         co_return;
       }
       Error error = std::move(piece).error();
@@ -508,14 +529,14 @@ Task<void> Exchange::stream_back(PoolPart&, Attempt& done) {
   // The client takes nothing any more.
   done.call.close();
   http_.abort();
-  end(status, "client_disconnect", nullptr);
+  end(status, gone_reason(), nullptr);
 }
 
 Task<void> Exchange::serve_service(ServiceState& service, const RouteRule& rule) {
   const io::RequestHead& head = http_.request();
   if (service.config.targets.empty()) {
-    co_await fail(Error{ErrorCode::kServiceUnavailable, "service " + service.config.name + " has no targets"},
-                  "no_endpoints");
+    failure_ = Error{ErrorCode::kServiceUnavailable, "service " + service.config.name + " has no targets"};
+    co_await fail("no_endpoints");
     co_return;
   }
   const io::HttpDestination& target =
@@ -554,7 +575,8 @@ Task<void> Exchange::serve_service(ServiceState& service, const RouteRule& rule)
   ++attempts_;
   Result<io::HttpCall> started = co_await part_.service_client.start(target, message, options);
   if (!started.ok()) {
-    co_await fail_waiting(std::move(started).error(), "connect");
+    failure_ = std::move(started).error();
+    co_await fail_waiting("connect");
     co_return;
   }
   io::HttpCall call = *std::move(started);
@@ -562,18 +584,25 @@ Task<void> Exchange::serve_service(ServiceState& service, const RouteRule& rule)
   while (sending) {
     Result<BodyPiece> piece = co_await http_.read();
     if (!piece.ok()) {
-      co_await fail_waiting(std::move(piece).error(), "request_body");
+      failure_ = std::move(piece).error();
+      co_await fail_waiting("request_body");
       co_return;
     }
     const std::array<std::string_view, 1> data{piece->data};
     const std::span<const std::string_view> pieces(data.data(), piece->data.empty() ? 0 : 1);
-    const auto sent = piece->last ? co_await call.finish(pieces) : co_await call.write(pieces);
+    Result<io::HttpCall::Sent> sent = io::HttpCall::Sent::kAll;
+    if (piece->last) {
+      sent = co_await call.finish(pieces);
+    } else {
+      sent = co_await call.write(pieces);
+    }
     if (!sent.ok()) break;  // the answer may have been sent all the same
     sending = !piece->last && *sent != io::HttpCall::Sent::kAnswered;
   }
   Result<const io::ResponseHead*> answer = co_await call.response();
   if (!answer.ok()) {
-    co_await fail_waiting(std::move(answer).error(), "service_error");
+    failure_ = std::move(answer).error();
+    co_await fail_waiting("service_error");
     co_return;
   }
   co_await stream_service(call, **answer);
@@ -587,7 +616,8 @@ Task<void> Exchange::stream_service(io::HttpCall& call, const io::ResponseHead& 
   Status wrote = http_.write_head(
       status, state_.fields, response_framing(http_.request().method, status, call.content_length(), false));
   if (!wrote.ok()) {
-    co_await fail(std::move(wrote).error(), "service_error");
+    failure_ = std::move(wrote).error();
+    co_await fail("service_error");
     co_return;
   }
   for (;;) {
@@ -595,7 +625,7 @@ Task<void> Exchange::stream_service(io::HttpCall& call, const io::ResponseHead& 
     if (!piece.ok()) {
       http_.abort();
       const Error error = std::move(piece).error();
-      end(status, client_gone() ? "client_disconnect" : "service_error", client_gone() ? nullptr : &error);
+      end(status, client_gone() ? gone_reason() : "service_error", client_gone() ? nullptr : &error);
       co_return;
     }
     const std::array<std::string_view, 1> data{piece->data};
@@ -603,13 +633,13 @@ Task<void> Exchange::stream_service(io::HttpCall& call, const io::ResponseHead& 
     if (piece->last) {
       wrote = co_await http_.finish(pieces, call.trailers().all());
       call.close();
-      end(status, wrote.ok() ? "ok" : "client_disconnect", nullptr);
+      end(status, wrote.ok() ? "ok" : gone_reason(), nullptr);
       co_return;
     }
     wrote = co_await http_.write(pieces);
     if (!wrote.ok()) {
       http_.abort();
-      end(status, "client_disconnect", nullptr);
+      end(status, gone_reason(), nullptr);
       co_return;
     }
   }
@@ -637,9 +667,9 @@ Task<void> Exchange::serve_models(bool all_pools, size_t pool_index) {
     }
   }
   if (!any) {
-    co_await fail_waiting(
-        failure ? *std::move(failure) : Error{ErrorCode::kServiceUnavailable, "the gateway has no pools"},
-        "models");
+    failure_ =
+        failure ? *std::move(failure) : Error{ErrorCode::kServiceUnavailable, "the gateway has no pools"};
+    co_await fail_waiting("models");
     co_return;
   }
   constexpr std::string_view kList = "/v1/models";
@@ -648,30 +678,32 @@ Task<void> Exchange::serve_models(bool all_pools, size_t pool_index) {
     const std::string_view id = path.substr(kList.size() + 1);
     const std::string* entry = merged.find(id);
     if (entry == nullptr) {
-      co_await fail(Error{ErrorCode::kNotFound, "The model `" + std::string(id) + "` does not exist."},
-                    "no_model");
+      failure_ = Error{ErrorCode::kNotFound, "The model `" + std::string(id) + "` does not exist."};
+      co_await fail("no_model");
       co_return;
     }
     co_await respond_json(200, *entry);
   } else {
-    co_await respond_json(200, merged.to_json());
+    const std::string list = merged.to_json();
+    co_await respond_json(200, list);
   }
 }
 
-Task<void> Exchange::respond_json(int status, std::string body) {
+Task<void> Exchange::respond_json(int status, std::string_view body) {
   const std::array<io::HeaderField, 1> fields{{{"x-request-id", request_id_}}};
   const Status wrote = co_await http_.respond(status, "application/json", body, fields);
-  end(status, wrote.ok() ? "ok" : "client_disconnect", nullptr);
+  end(status, wrote.ok() ? "ok" : gone_reason(), nullptr);
 }
 
-Task<void> Exchange::fail_waiting(Error error, std::string_view reason) {
+Task<void> Exchange::fail_waiting(std::string_view reason) {
+  Error& error = failure_;
   if (state_.total_expired && !http_.head_written()) {
-    co_await fail(Error{ErrorCode::kGatewayTimeout, "the request did not end before its deadline"},
-                  "deadline");
+    failure_ = Error{ErrorCode::kGatewayTimeout, "the request did not end before its deadline"};
+    co_await fail("deadline");
     co_return;
   }
   if (client_gone() || error.code == ErrorCode::kClientClosed) {
-    end(499, "client_disconnect", nullptr);
+    end(499, gone_reason(), nullptr);
     http_.abort();
     co_return;
   }
@@ -683,10 +715,11 @@ Task<void> Exchange::fail_waiting(Error error, std::string_view reason) {
   } else if (error.code == ErrorCode::kResourceExhausted) {
     error.code = ErrorCode::kServiceUnavailable;
   }
-  co_await fail(std::move(error), reason);
+  co_await fail(reason);
 }
 
-Task<void> Exchange::fail(Error error, std::string_view reason) {
+Task<void> Exchange::fail(std::string_view reason) {
+  const Error& error = failure_;
   if (http_.head_written()) {
     http_.abort();
     end(0, reason, &error);

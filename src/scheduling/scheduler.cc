@@ -31,16 +31,6 @@ telemetry::Family<telemetry::Histogram>& plugin_durations(telemetry::MetricRegis
                              {"plugin_name", "plugin_name"}}}}});
 }
 
-telemetry::Histogram& whole_duration(telemetry::MetricRegistry& metrics) {
-  return metrics
-      .histogram({.name = "llm_d_epp_scheduler_e2e_duration_seconds",
-                  .help = "[ALPHA] End-to-end scheduling latency distribution in seconds.",
-                  .labels = {},
-                  .bounds = telemetry::buckets::short_seconds(),
-                  .twins = {{.name = "inference_extension_scheduler_e2e_duration_seconds", .labels = {}}}})
-      .with({});
-}
-
 // Measures consecutive steps with one clock reading each. Does nothing without a clock.
 class Laps {
  public:
@@ -171,7 +161,7 @@ struct Scheduler::Timers {
 
   Timers(telemetry::MetricRegistry& metrics, const Clock& c, const std::vector<Profile>& profiles,
          const ProfileHandler& handler)
-      : clock(c), e2e(&whole_duration(metrics)) {
+      : clock(c) {
     auto& family = plugin_durations(metrics);
     const auto series = [&](std::string_view point, const Plugin& plugin) {
       return &family.with({point, plugin.type(), plugin.name()});
@@ -187,7 +177,6 @@ struct Scheduler::Timers {
   }
 
   const Clock& clock;
-  telemetry::Histogram* e2e;
   telemetry::Histogram* handler_pick;
   telemetry::Histogram* handler_process;
   std::vector<PerProfile> per_profile;
@@ -225,8 +214,9 @@ const Profile* Scheduler::find(std::string_view profile_name) const {
 Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, ProfileRecord& record,
                                           ProfileResult& result) const {
   const Profile& profile = profiles_[index];
-  const Timers::PerProfile* times = timers_ == nullptr ? nullptr : &timers_->per_profile[index];
-  Laps laps(timers_ == nullptr ? nullptr : &timers_->clock);
+  const Timers* timers = ctx.explain ? nullptr : timers_.get();
+  const Timers::PerProfile* times = timers == nullptr ? nullptr : &timers->per_profile[index];
+  Laps laps(timers == nullptr ? nullptr : &timers->clock);
   record.profile_name = profile.name;
 
   std::span<Candidate> candidates = ctx.arena.make_span<Candidate>(ctx.candidates.size());
@@ -283,11 +273,7 @@ Error Scheduler::failure(const Error& cause, std::span<const Outcome> outcomes) 
 }
 
 Result<SchedulingResult> Scheduler::run(SchedulingContext& ctx, DecisionRecord& record) const {
-  const Clock* clock = timers_ == nullptr ? nullptr : &timers_->clock;
-  Laps whole(clock);
   Result<SchedulingResult> result = decide(ctx, record);
-  if (timers_ != nullptr) whole.end(timers_->e2e);
-
   record.membership_epoch = ctx.pool.epoch;
   record.signal_epoch = ctx.signals.epoch;
   if (!result.ok()) {
@@ -311,7 +297,9 @@ Result<SchedulingResult> Scheduler::run(SchedulingContext& ctx, DecisionRecord& 
 
 Result<SchedulingResult> Scheduler::decide(SchedulingContext& ctx, DecisionRecord& record) const {
   const size_t n = profiles_.size();
-  Laps laps(timers_ == nullptr ? nullptr : &timers_->clock);
+  const Timers* timers = ctx.explain ? nullptr : timers_.get();
+  const Clock* clock = timers == nullptr ? nullptr : &timers->clock;
+  Laps laps(clock);
   const std::span<bool> done = ctx.arena.make_filled<bool>(n, false);
   const std::span<Outcome> outcomes = ctx.arena.make_filled<Outcome>(n, Outcome::kNotRun);
   const std::span<const ProfileResult*> results = ctx.arena.make_filled<const ProfileResult*>(n, nullptr);
@@ -320,7 +308,7 @@ Result<SchedulingResult> Scheduler::decide(SchedulingContext& ctx, DecisionRecor
 
   while (true) {
     const std::span<const uint32_t> wanted = handler_->pick(ctx, names_, done, results);
-    if (timers_ != nullptr) laps.end(timers_->handler_pick);
+    if (timers != nullptr) laps.end(timers->handler_pick);
     if (wanted.empty()) break;
     for (const uint32_t index : wanted) {
       if (index >= n || runs == records.size())
@@ -332,14 +320,14 @@ Result<SchedulingResult> Scheduler::decide(SchedulingContext& ctx, DecisionRecor
       done[index] = true;
       record.profiles = records.first(++runs);
     }
-    laps = Laps(timers_ == nullptr ? nullptr : &timers_->clock);
+    laps = Laps(clock);
   }
   if (runs == 0)
     return target_error("failed to run any scheduler profile for request " +
                         std::string(ctx.request.request_id));
 
   Result<SchedulingResult> result = handler_->process(ctx, names_, results);
-  if (timers_ != nullptr) laps.end(timers_->handler_process);
+  if (timers != nullptr) laps.end(timers->handler_process);
   if (!result.ok()) return failure(result.error(), outcomes);
   if (result->primary == nullptr)
     return failure({ErrorCode::kInternal, "no primary profile result"}, outcomes);

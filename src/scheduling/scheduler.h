@@ -39,7 +39,7 @@ inline constexpr size_t kMaxRunsPerProfile = 4;
 class Scheduler {
  public:
   // With `metrics` and `clock`, every filter, scorer, picker and handler call is timed into
-  // llm_d_epp_plugin_duration_seconds, the whole run into llm_d_epp_scheduler_e2e_duration_seconds.
+  // llm_d_epp_plugin_duration_seconds, but for contexts that only explain.
   Scheduler(std::vector<Profile> profiles, const ProfileHandler* handler,
             telemetry::MetricRegistry* metrics = nullptr, const Clock* clock = nullptr);
   ~Scheduler();

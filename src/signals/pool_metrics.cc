@@ -14,20 +14,77 @@ using telemetry::Writer;
 
 constexpr std::string_view kLoraSignal = "lora_adapters";
 
+enum Which : size_t {
+  kReady,
+  kAverageKv,
+  kDeviationKv,
+  kAverageQueue,
+  kDeviationQueue,
+  kAverageRunning,
+  kDeviationRunning,
+  kEndpointQueue,
+  kAge,
+  kState,
+};
+
+constexpr CollectedFamily kFamilies[] = {
+    {"llm_d_epp_ready_endpoints", "[ALPHA] The number of ready endpoints in the inference server pool.",
+     "name", "inference_pool_ready_pods", "name"},
+    {"llm_d_epp_average_kv_cache_utilization",
+     "[ALPHA] The average kv cache utilization for an inference server pool.", "name",
+     "inference_pool_average_kv_cache_utilization", "name"},
+    {"llm_d_epp_std_dev_kv_cache_utilization",
+     "[ALPHA] The standard deviation of kv cache utilization across an inference server pool.", "name", "",
+     ""},
+    {"llm_d_epp_average_queue_size",
+     "[ALPHA] The average number of requests pending in the model server queue.", "name",
+     "inference_pool_average_queue_size", "name"},
+    {"llm_d_epp_std_dev_queue_size",
+     "[ALPHA] The standard deviation of the number of requests pending in the model server queue.", "name",
+     "", ""},
+    {"llm_d_epp_average_running_requests",
+     "[ALPHA] The average number of requests running on the model server.", "name",
+     "inference_pool_average_running_requests", "name"},
+    {"llm_d_epp_std_dev_running_requests",
+     "[ALPHA] The standard deviation of the number of requests running on the model server.", "name", "", ""},
+    {"llm_d_epp_per_endpoint_queue_size",
+     "[ALPHA] The total number of requests pending in the model server queue for each endpoint.",
+     "name,model_server_endpoint", "inference_pool_per_pod_queue_size", "name,model_server_pod"},
+    {"penstock_signal_age_seconds", "Time since a signal of an endpoint was last observed.",
+     "pool,endpoint,signal", "", ""},
+    {"penstock_signal_state",
+     "1 for the state a signal of an endpoint is in: fresh, stale, never_seen, name_missing or "
+     "endpoint_down.",
+     "pool,endpoint,signal,state", "", ""},
+};
+
+void write_header(Writer& out, const CollectedFamily& family) {
+  out.header(family.name, family.help, MetricType::kGauge);
+}
+
+void write_deprecated_header(Writer& out, const CollectedFamily& family) {
+  constexpr std::string_view kAlpha = "[ALPHA] ";
+  out.header(family.deprecated_name,
+             std::string("[ALPHA] [Deprecated: Use ")
+                 .append(family.name)
+                 .append("] ")
+                 .append(family.help.substr(kAlpha.size())),
+             MetricType::kGauge);
+}
+
 double rounded(double value) {
   return std::round(value * 100) / 100;
 }
 
 // One value per pool, under the reference's name and, where there is one, the deprecated name.
-void write_per_pool(Writer& out, std::string_view name, std::string_view twin, std::string_view help,
+void write_per_pool(Writer& out, const CollectedFamily& family,
                     const std::vector<std::pair<std::string_view, double>>& values) {
   if (values.empty()) return;
-  out.header(name, std::string("[ALPHA] ").append(help), MetricType::kGauge);
-  for (const auto& [pool, value] : values) out.sample(name, {{"name", pool}}, value);
-  if (twin.empty()) return;
-  out.header(twin, std::string("[ALPHA] [Deprecated: Use ").append(name).append("] ").append(help),
-             MetricType::kGauge);
-  for (const auto& [pool, value] : values) out.sample(twin, {{"name", pool}}, value);
+  write_header(out, family);
+  for (const auto& [pool, value] : values) out.sample(family.name, {{"name", pool}}, value);
+  if (family.deprecated_name.empty()) return;
+  write_deprecated_header(out, family);
+  for (const auto& [pool, value] : values) out.sample(family.deprecated_name, {{"name", pool}}, value);
 }
 
 // The endpoint's id without its namespace, as the reference's label has it.
@@ -38,6 +95,10 @@ std::string_view short_id(const Endpoint& endpoint) {
 }
 
 }  // namespace
+
+std::span<const CollectedFamily> collected_families() {
+  return kFamilies;
+}
 
 Spread spread_of(const std::vector<double>& values) {
   if (values.empty()) return {};
@@ -89,16 +150,15 @@ void PoolMetrics::write_averages(Writer& out, const std::vector<PoolRows>& pools
                                      [&](const Row& row) { return ready(row.signals, now); });
     ready_counts.emplace_back(pool.name, static_cast<double>(count));
   }
-  write_per_pool(out, "llm_d_epp_ready_endpoints", "inference_pool_ready_pods",
-                 "The number of ready endpoints in the inference server pool.", ready_counts);
+  write_per_pool(out, kFamilies[kReady], ready_counts);
   const struct {
     Signal signal;
-    std::string_view name;
-    std::string_view what;
+    Which average;
+    Which deviation;
   } kGauges[] = {
-      {Signal::kKvUsage, "kv_cache_utilization", "kv cache utilization"},
-      {Signal::kWaitingRequests, "queue_size", "number of requests pending in the model server queue"},
-      {Signal::kRunningRequests, "running_requests", "number of requests running on the model server"},
+      {Signal::kKvUsage, kAverageKv, kDeviationKv},
+      {Signal::kWaitingRequests, kAverageQueue, kDeviationQueue},
+      {Signal::kRunningRequests, kAverageRunning, kDeviationRunning},
   };
   for (const auto& gauge : kGauges) {
     std::vector<std::pair<std::string_view, double>> means;
@@ -114,12 +174,8 @@ void PoolMetrics::write_averages(Writer& out, const std::vector<PoolRows>& pools
       means.emplace_back(pool.name, spread.mean);
       deviations.emplace_back(pool.name, spread.std_dev);
     }
-    const std::string suffix(gauge.name);
-    const std::string what(gauge.what);
-    write_per_pool(out, "llm_d_epp_average_" + suffix, "inference_pool_average_" + suffix,
-                   "The average " + what + " for an inference server pool.", means);
-    write_per_pool(out, "llm_d_epp_std_dev_" + suffix, "",
-                   "The standard deviation of " + what + " across an inference server pool.", deviations);
+    write_per_pool(out, kFamilies[gauge.average], means);
+    write_per_pool(out, kFamilies[gauge.deviation], deviations);
   }
 }
 
@@ -144,26 +200,16 @@ void PoolMetrics::collect(Writer& out) const {
       for (const Row& row : pool.rows) write(std::string_view(pool.name), row);
     }
   };
-  const struct {
-    std::string_view name;
-    std::string_view help;
-    std::string_view label;
-  } kQueues[] = {
-      {"llm_d_epp_per_endpoint_queue_size",
-       "[ALPHA] The total number of requests pending in the model server queue for each underlying endpoint.",
-       "model_server_endpoint"},
-      {"inference_pool_per_pod_queue_size",
-       "[ALPHA] [Deprecated: Use llm_d_epp_per_endpoint_queue_size] The total number of requests pending in "
-       "the model server queue for each underlying pod.",
-       "model_server_pod"},
-  };
-  for (const auto& queue : kQueues) {
-    out.header(queue.name, queue.help, MetricType::kGauge);
+  const auto write_queues = [&](std::string_view name, std::string_view label) {
     for_each([&](std::string_view pool, const Row& row) {
-      out.sample(queue.name, {{"name", pool}, {queue.label, short_id(*row.endpoint)}},
+      out.sample(name, {{"name", pool}, {label, short_id(*row.endpoint)}},
                  row.signals.at(Signal::kWaitingRequests).value);
     });
-  }
+  };
+  write_header(out, kFamilies[kEndpointQueue]);
+  write_queues(kFamilies[kEndpointQueue].name, "model_server_endpoint");
+  write_deprecated_header(out, kFamilies[kEndpointQueue]);
+  write_queues(kFamilies[kEndpointQueue].deprecated_name, "model_server_pod");
 
   const auto each_signal = [&](const auto& write) {
     for_each([&](std::string_view pool, const Row& row) {
@@ -174,21 +220,17 @@ void PoolMetrics::collect(Writer& out) const {
             SignalValue{0, row.signals.lora.observed_at, row.signals.lora.state});
     });
   };
-  out.header("penstock_signal_age_seconds", "Time since a signal of an endpoint was last observed.",
-             MetricType::kGauge);
+  write_header(out, kFamilies[kAge]);
   each_signal(
       [&](std::string_view pool, std::string_view id, std::string_view signal, const SignalValue& value) {
         if (value.observed_at == kNever) return;
-        out.sample("penstock_signal_age_seconds", {{"pool", pool}, {"endpoint", id}, {"signal", signal}},
+        out.sample(kFamilies[kAge].name, {{"pool", pool}, {"endpoint", id}, {"signal", signal}},
                    to_seconds(now - value.observed_at));
       });
-  out.header("penstock_signal_state",
-             "1 for the state a signal of an endpoint is in: fresh, stale, never_seen, name_missing or "
-             "endpoint_down.",
-             MetricType::kGauge);
+  write_header(out, kFamilies[kState]);
   each_signal(
       [&](std::string_view pool, std::string_view id, std::string_view signal, const SignalValue& value) {
-        out.sample("penstock_signal_state",
+        out.sample(kFamilies[kState].name,
                    {{"pool", pool},
                     {"endpoint", id},
                     {"signal", signal},

@@ -3,7 +3,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -20,6 +22,16 @@ struct Spread {
   double std_dev = 0;
 };
 Spread spread_of(const std::vector<double>& values);
+
+// One family that PoolMetrics writes: for the metrics reference, since collectors register no family.
+struct CollectedFamily {
+  std::string_view name;
+  std::string_view help;
+  std::string_view labels;           // comma-separated
+  std::string_view deprecated_name;  // "" none
+  std::string_view deprecated_labels;
+};
+std::span<const CollectedFamily> collected_families();
 
 // Writes the gauges of all pools and their endpoints when /metrics is asked for, from the membership and
 // the signal table as they are then: a vanished endpoint leaves no series, and an average nobody is fresh

@@ -83,6 +83,29 @@ TEST_F(PoolMetricsTest, StaleEndpointsAreNotReadyAndFreezeNoAverage) {
   EXPECT_THAT(text, HasSubstr("state=\"stale\"} 1\n"));
 }
 
+TEST_F(PoolMetricsTest, EveryFamilyWrittenIsInTheReference) {
+  auto snapshot = std::make_shared<PoolSnapshot>();
+  snapshot->endpoints = {endpoint(0, "a")};
+  const auto ticket = table.attach(0, clock.now());
+  SignalRow row;
+  for (SignalValue& v : row.signals) v = {1, clock.now(), SignalState::kFresh};
+  table.write(ticket, row, clock.now());
+  PoolMetrics metrics(registry, table, clock);
+  metrics.add_pool("p", [&] { return snapshot; });
+  const std::string text = registry.render();
+  size_t types = 0;
+  for (size_t at = 0; (at = text.find("# TYPE ", at)) != std::string::npos; ++at) ++types;
+  size_t names = 0;
+  for (const CollectedFamily& family : collected_families()) {
+    names += family.deprecated_name.empty() ? 1 : 2;
+    EXPECT_THAT(text, HasSubstr("# TYPE " + std::string(family.name) + " gauge\n"));
+    if (!family.deprecated_name.empty()) {
+      EXPECT_THAT(text, HasSubstr("# TYPE " + std::string(family.deprecated_name) + " gauge\n"));
+    }
+  }
+  EXPECT_EQ(types, names);
+}
+
 // PRM-03 and PRM-04.
 TEST_F(PoolMetricsTest, AVanishedEndpointLeavesNoSeriesAndNoFamilyAppearsTwice) {
   auto snapshot = std::make_shared<PoolSnapshot>();

@@ -1,14 +1,21 @@
 #include <benchmark/benchmark.h>
 
+#include <sys/resource.h>
+
+#include <cstdlib>
 #include <fstream>
+#include <future>
 #include <sstream>
 #include <string>
+#include <thread>
 
+#include "io/http_server.h"
 #include "signals/page_reader.h"
+#include "signals/scraper.h"
 #include "signals/signal_table.h"
 
 // 100 endpoints scraped each second may cost 3 % of a core, at 50 ms 50 %: 300 µs and 250 µs a scrape, of
-// which most is the exchange itself. These are the parts on top of it.
+// which most is the exchange itself.
 namespace penstock::signals {
 namespace {
 
@@ -89,6 +96,81 @@ void RefreshAllMoved(benchmark::State& state) {
   }
 }
 BENCHMARK(RefreshAllMoved)->Arg(100)->Arg(1000);
+
+double thread_cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+double cpu_seconds_of(io::Loop& loop) {
+  std::promise<double> answer;
+  loop.post([&answer] { answer.set_value(thread_cpu_seconds()); });
+  return answer.get_future().get();
+}
+
+// 100 endpoints on one loop at 50 ms, each a real HTTP exchange of the recorded page; counts the CPU time of
+// the scraping loop's thread alone.
+void ScrapeHundredEndpoints(benchmark::State& state) {
+  constexpr int kEndpoints = 100;
+  const std::string text = page();
+  if (text.empty()) return state.SkipWithError("run in the source folder");
+  io::LoopGroup engine_loops(1);
+  io::HttpServer server(engine_loops, io::HttpServerOptions{},
+                        io::HttpServer::handler_of([&text](io::HttpExchange& exchange) {
+                          return [](const std::string& body, io::HttpExchange& ex) -> io::Task<void> {
+                            (void)co_await ex.respond(200, "text/plain", body);
+                          }(text, exchange);
+                        }));
+  engine_loops.start();
+  io::LoopGroup loops(1);
+  loops.start();
+  SystemClock clock;
+  SignalTable table;
+  telemetry::MetricRegistry metrics;
+  ScrapeSettings settings;
+  settings.interval = std::chrono::milliseconds(50);
+  Scraper scraper("p", loops, table, metrics, clock,
+                  EngineTable::build({}, kDefaultEngine, kEngineLabel, SeriesMode::kCompatible).value(),
+                  settings);
+  for (int i = 0; i < kEndpoints; ++i) {
+    const std::string ip = "127.0.1." + std::to_string(i + 1);
+    const auto address = server.listen(*io::SocketAddress::from_ip(ip, 0));
+    if (!address.ok()) return state.SkipWithError("no loopback address");
+    auto e = std::make_shared<Endpoint>();
+    e->slot = static_cast<EndpointSlot>(i);
+    e->id = "default/e" + std::to_string(i);
+    e->address = ip;
+    e->metrics_host = address->to_string();
+    scraper.add(e);
+  }
+  while (!scraper.all_tried()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  auto& durations =
+      metrics.histogram({.name = "penstock_scrape_duration_seconds", .help = "", .labels = {"pool"}})
+          .with({"p"});
+  double cpu = 0;
+  double scrapes = 0;
+  for (auto _ : state) {
+    const double before = cpu_seconds_of(loops.at(0));
+    const uint64_t count = durations.count();
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    cpu += cpu_seconds_of(loops.at(0)) - before;
+    scrapes += static_cast<double>(durations.count() - count);
+  }
+  const double us = 1e6 * cpu / scrapes;
+  state.counters["us_per_scrape"] = us;
+  state.counters["scrapes_per_s"] = scrapes / (3 * static_cast<double>(state.iterations()));
+  state.counters["core_pct_at_1s"] = us * kEndpoints / 1e4;
+  state.counters["core_pct_at_50ms"] = us * kEndpoints * 20 / 1e4;
+  scraper.stop();
+  server.stop();
+  loops.stop();
+  engine_loops.stop();
+}
+BENCHMARK(ScrapeHundredEndpoints)->Iterations(1)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace penstock::signals

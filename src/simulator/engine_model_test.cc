@@ -315,6 +315,27 @@ TEST(EngineModel, APromptOfOneChunkTakesThePublishedPrefillTime) {
   EXPECT_NEAR(bench.first_token_ms(1), 47.378, 0.001);
 }
 
+TEST(EngineModel, DecodesComeFirstAndAPrefillGetsTheRestOfEachStep) {
+  auto options = small();
+  options.max_sequences = 64;
+  options.max_batched_tokens = 2048;
+  Bench bench(options);
+  for (uint64_t tag = 1; tag <= 48; ++tag) bench.add(prompt_of(16, static_cast<uint32_t>(tag)), 100, tag);
+  bench.step();
+  bench.step();  // all 48 have their first token, the next step is under way
+  bench.add(prompt_of(5000, 99), 1, 99);
+  bench.step();
+  const size_t before = bench.events.size();
+  std::vector<double> step_ms;
+  while (bench.tokens(99) == 0) {
+    const TimePoint began = bench.clock.now();
+    bench.step();
+    step_ms.push_back(to_millis(bench.clock.now() - began));
+  }
+  EXPECT_EQ(step_ms, (std::vector<double>{2010, 2010, 1010}));  // chunks of 2000, 2000 and 1000
+  EXPECT_EQ(bench.events.size() - before, 3U * 48 + 1);
+}
+
 TEST(Tokenizer, EveryTextComesBackFromItsTokens) {
   for (const std::string text :
        {"hello world", "  two  blanks\n\ttabs", "морю σα 水 🚰", "a", "", "x=1;y=\"z\""}) {

@@ -10,7 +10,7 @@ namespace penstock::scheduling {
 // `round-robin-picker`, ours: candidates in turn, totals ignored; the baseline that demo and benchmarks
 // compare with. The n-th pick (from 0) over c candidates takes candidate n mod c, then the following ones
 // as fallbacks. All loops share one counter, so the turn is fair over loops and no loop starts over at
-// candidate 0. Example: picks over A, B, C go A, B, C, A.
+// candidate 0. Explaining takes no turn. Example: picks over A, B, C go A, B, C, A.
 class RoundRobinPicker final : public Picker {
  public:
   using Params = PickerParams;

@@ -30,6 +30,17 @@ TEST(RoundRobinPickerTest, FallbacksAreTheNextInTurn) {
   EXPECT_THAT(pick(picker, pool, {0, 0, 0}), ElementsAre(2, 0));
 }
 
+TEST(RoundRobinPickerTest, ExplainingTakesNoTurn) {
+  TestPool pool(3);
+  const RoundRobinPicker picker({});
+  pool.context->explain = true;
+  EXPECT_THAT(pick(picker, pool, {0, 0, 0}), ElementsAre(0));
+  EXPECT_THAT(pick(picker, pool, {0, 0, 0}), ElementsAre(0));
+  pool.context->explain = false;
+  EXPECT_THAT(pick(picker, pool, {0, 0, 0}), ElementsAre(0));
+  EXPECT_THAT(pick(picker, pool, {0, 0, 0}), ElementsAre(1));
+}
+
 TEST(RoundRobinPickerTest, TheTurnIsFairOverThreads) {
   const RoundRobinPicker picker({});
   constexpr int kPicks = 1000;

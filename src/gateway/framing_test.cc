@@ -1,0 +1,155 @@
+#include "gateway/framing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "gateway/identity.h"
+
+namespace penstock::gateway {
+namespace {
+
+class FramingTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> out(const std::vector<io::HeaderField>& in) {
+    io::RequestHead head;
+    head.fields = io::HeaderFields(in);
+    std::vector<io::HeaderField> fields;
+    request_fields(head, rules, scratch, fields);
+    std::vector<std::string> lines;
+    for (const io::HeaderField& field : fields) {
+      lines.push_back(std::string(field.name) + ": " + std::string(field.value));
+    }
+    return lines;
+  }
+  FramingTest() {
+    rules.request_id = "id";
+    rules.peer_ip = "10.0.0.9";
+    rules.scheme = "http";
+    rules.host = "engine:1";
+  }
+  RequestRules rules;
+  std::string scratch;
+};
+
+TEST_F(FramingTest, EndToEndFieldsPassAndHopByHopOnesAndThoseNamedInConnectionDoNot) {
+  EXPECT_EQ(
+      out({{"host", "public.example"},
+           {"connection", "x-foo, keep-alive"},
+           {"x-foo", "1"},
+           {"proxy-authorization", "secret"},
+           {"authorization", "Bearer k"},
+           {"traceparent", "00-a-b-01"},
+           {"cookie", "a=1"},
+           {"cookie", "b=2"},
+           {"content-length", "5"},
+           {"transfer-encoding", "chunked"},
+           {"expect", "100-continue"},
+           {"te", "trailers"}}),
+      (std::vector<std::string>{"host: engine:1", "authorization: Bearer k", "traceparent: 00-a-b-01",
+                                "cookie: a=1", "cookie: b=2", "x-request-id: id", "x-forwarded-for: 10.0.0.9",
+                                "x-forwarded-proto: http", "x-forwarded-host: public.example"}));
+}
+
+TEST_F(FramingTest, ControlAndSteeringFieldsOfTheClientNeverReachAnEngine) {
+  for (const char* name :
+       {"x-llm-d-inference-objective", "x-gateway-inference-fairness-id", "x-llm-d-model-name-rewrite",
+        "x-slo-ttft-ms", "x-gateway-destination-endpoint", "x-gateway-destination-endpoint-subset",
+        "x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port",
+        "x-kv-cache-source-host-port", "x-gateway-model-name", "x-llm-d-request-dropped-reason"}) {
+    for (const std::string& line : out({{name, "evil:1"}})) {
+      EXPECT_EQ(line.find("evil"), std::string::npos) << line;
+    }
+  }
+}
+
+TEST_F(FramingTest, WithIdentityOnTheClientsKeysStayHereAndOursGoOut) {
+  rules.drop_credentials = true;
+  for (const std::string& line : out({{"authorization", "Bearer client"}, {"x-api-key", "client"}})) {
+    EXPECT_EQ(line.find("client"), std::string::npos) << line;
+  }
+  rules.authorization = "Bearer engine";
+  const auto lines = out({{"authorization", "Bearer client"}});
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "authorization: Bearer engine"), 1);
+}
+
+TEST_F(FramingTest, WithoutAKeyOfOursNoEmptyOneIsSent) {
+  for (const std::string& line : out({})) EXPECT_FALSE(line.starts_with("authorization"));
+}
+
+TEST_F(FramingTest, ThePeerIsAppendedToTheForwardedList) {
+  const auto lines = out({{"x-forwarded-for", "1.2.3.4"}, {"x-forwarded-proto", "https"}});
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "x-forwarded-for: 1.2.3.4, 10.0.0.9"), 1);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "x-forwarded-proto: http"), 1);
+}
+
+TEST_F(FramingTest, AnswersKeepTheirFieldsAndRetryAfter) {
+  const std::vector<io::HeaderField> in{{"retry-after", "2"},        {"set-cookie", "a"},
+                                        {"set-cookie", "b"},         {"content-length", "3"},
+                                        {"connection", "close"},     {"x-request-id", "engine's"},
+                                        {"content-encoding", "gzip"}};
+  io::ResponseHead head;
+  head.status = 429;
+  head.fields = io::HeaderFields(in);
+  std::vector<io::HeaderField> fields;
+  response_fields(head, {"id", "e:1", false}, fields);
+  std::string text;
+  for (const auto& field : fields) text += std::string(field.name) + "=" + std::string(field.value) + ";";
+  EXPECT_EQ(text,
+            "retry-after=2;set-cookie=a;set-cookie=b;content-encoding=gzip;x-request-id=id;"
+            "x-penstock-endpoint=e:1;");
+}
+
+TEST_F(FramingTest, TheLengthIsOursWheneverBytesChange) {
+  using Kind = io::BodyFraming::Kind;
+  EXPECT_EQ(response_framing("POST", 200, 5, false).length, 5U);
+  EXPECT_EQ(response_framing("POST", 200, 5, true).kind, Kind::kChunked);
+  EXPECT_EQ(response_framing("POST", 200, std::nullopt, false).kind, Kind::kChunked);
+  EXPECT_EQ(response_framing("POST", 204, std::nullopt, false).kind, Kind::kNone);
+  EXPECT_EQ(response_framing("HEAD", 200, 5, false).length, 5U);
+}
+
+TEST_F(FramingTest, EditsAreSplicedIntoTheBody) {
+  std::vector<std::string_view> pieces;
+  const std::vector<director::BodyEdit> edits{{1, 2, "XYZ"}, {4, 0, "-"}, {5, 1, ""}};
+  EXPECT_EQ(splice_body("abcdef", edits, pieces), 7U);
+  std::string joined;
+  for (const auto piece : pieces) joined += piece;
+  EXPECT_EQ(joined, "aXYZd-e");
+  pieces.clear();
+  EXPECT_EQ(splice_body("", {}, pieces), 0U);
+  EXPECT_TRUE(pieces.empty());
+}
+
+TEST(Identity, TheKeyMayComeAsBearerOrAsApiKeyAndIsNamedInNoError) {
+  // "secret"
+  const auto keys = config::ApiKeys::decode(
+      "keys:\n  - name: team-a\n    sha256: "
+      "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n",
+      "keys.yaml");
+  ASSERT_TRUE(keys.ok());
+  const auto who = [&](std::vector<io::HeaderField> fields) {
+    auto result = identify(**keys, io::HeaderFields(fields));
+    return result.ok() ? std::string(*result) : "401 " + result.error().message;
+  };
+  EXPECT_EQ(who({{"authorization", "Bearer secret"}}), "team-a");
+  EXPECT_EQ(who({{"authorization", "bearer secret"}}), "team-a");
+  EXPECT_EQ(who({{"x-api-key", "secret"}}), "team-a");
+  EXPECT_EQ(who({{"authorization", "Basic secret"}}).substr(0, 3), "401");
+  EXPECT_EQ(who({{"x-api-key", "hunter2"}}).find("hunter2"), std::string::npos);
+  EXPECT_EQ(who({}).substr(0, 3), "401");
+}
+
+TEST(Identity, ARequestIdIsTakenOnlyWhenItIsShortAndVisible) {
+  const auto id = [](std::string_view value) {
+    const std::vector<io::HeaderField> fields{{"x-request-id", value}};
+    return std::string(usable_request_id(io::HeaderFields(fields)));
+  };
+  EXPECT_EQ(id("abc-1"), "abc-1");
+  EXPECT_EQ(id(""), "");
+  EXPECT_EQ(id("a b"), "");
+  EXPECT_EQ(id(std::string(129, 'a')), "");
+}
+
+}  // namespace
+}  // namespace penstock::gateway

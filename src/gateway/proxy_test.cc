@@ -1,0 +1,581 @@
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "director/testing.h"
+#include "gateway/gateway.h"
+#include "gateway/testing.h"
+
+namespace penstock::gateway {
+namespace {
+
+using namespace testing;
+using director::testing::TestPolicy;
+
+constexpr std::string_view kBody = R"({"model":"m","prompt":"hello"})";
+
+std::string post(std::string_view body, std::string_view fields = "",
+                 std::string_view path = "/v1/completions") {
+  return "POST " + std::string(path) +
+         " HTTP/1.1\r\nhost: gw\r\ncontent-type: application/json\r\ncontent-length: " +
+         std::to_string(body.size()) + "\r\n" + std::string(fields) + "\r\n" + std::string(body);
+}
+
+class ProxyTest : public ::testing::Test {
+ protected:
+  ~ProxyTest() override {
+    if (gateway != nullptr) gateway->stop(Duration::zero());
+    loops.stop(std::chrono::seconds(5));
+    gateway.reset();
+  }
+
+  void add_engine(ScriptedEngine::Serve serve) {
+    engines.push_back(std::make_unique<ScriptedEngine>(std::move(serve)));
+    add_endpoint(engines.back()->port());
+  }
+  void add_endpoint(uint16_t port) {
+    discovery::DiscoveredEndpoint endpoint;
+    endpoint.name = "e" + std::to_string(discovered.size());
+    endpoint.address = "127.0.0.1";
+    endpoint.port = port;
+    discovered.push_back(std::move(endpoint));
+  }
+  // Endpoint `index` has the shortest queue.
+  void favour(size_t index) {
+    const auto snapshot = members.snapshot();
+    for (size_t i = 0; i < snapshot->endpoints.size(); ++i) {
+      const auto ticket = signals.attach(snapshot->endpoints[i]->slot, clock.now());
+      signals::SignalRow row;
+      row.at(Signal::kWaitingRequests) = {i == index ? 0.0 : 5.0, clock.now(), SignalState::kFresh};
+      ASSERT_TRUE(signals.write(ticket, row, clock.now()));
+    }
+  }
+  void start(config::Manifests manifests = {}, std::optional<size_t> default_pool = 0) {
+    members.apply("test", discovered);
+    pool.policy.publish(policy.policy);
+    GatewayPool served;
+    served.pool = &pool;
+    served.members = &members;
+    served.signals = &signals;
+    served.freshness_budget = std::chrono::hours(1);
+    served.upstream = std::make_shared<UpstreamSettings>(upstream);
+    gateway = std::make_unique<Gateway>(loops, registry, clock, nullptr, options,
+                                        std::vector<GatewayPool>{served}, services);
+    std::vector<std::string> warnings;
+    ASSERT_TRUE(gateway->set_routes(manifests, default_pool, warnings).ok());
+    loops.start();
+    listener.settings.name = "test";
+    listener.address = *io::SocketAddress::parse("127.0.0.1:0");
+    auto bound = gateway->listen(listener);
+    ASSERT_TRUE(bound.ok()) << bound.error().message;
+    port = bound->port();
+    favour(0);
+  }
+  Message exchange(const std::string& request, bool* complete = nullptr) {
+    Connection client = Connection::to(port);
+    EXPECT_TRUE(client.send(request));
+    return read_message(client, complete);
+  }
+  // Everything that is counted while a request runs is back where it was.
+  bool at_rest() {
+    return eventually([this] {
+      if (gateway->stats().active_requests != 0 || gateway->stats().buffered_bytes != 0) return false;
+      for (const auto& endpoint : members.snapshot()->endpoints) {
+        if (endpoint->live->load != 0) return false;
+      }
+      return true;
+    });
+  }
+
+  SystemClock clock;
+  telemetry::MetricRegistry registry;
+  director::RequestMetrics metrics{registry};
+  director::Pool pool{"pool", "default", metrics, {1, 64}};
+  TestPolicy policy;
+  discovery::SlotAllocator slots;
+  discovery::Pool members{{.name = "pool"}, slots, clock};
+  signals::SignalTable signals{Duration::zero()};
+  UpstreamSettings upstream;
+  GatewayOptions options;
+  std::vector<GatewayService> services;
+  GatewayListener listener;
+  std::vector<std::unique_ptr<ScriptedEngine>> engines;
+  std::vector<discovery::DiscoveredEndpoint> discovered;
+  io::LoopGroup loops{1};
+  std::unique_ptr<Gateway> gateway;
+  uint16_t port = 0;
+};
+
+bool echo_ok(Connection& to, const Message& request) {
+  return to.send(answer(200, R"({"echo":)" + request.body + "}"));
+}
+
+TEST_F(ProxyTest, ARequestReachesTheEngineByteForByteAndItsAnswerComesBack) {
+  std::string seen;
+  add_engine([&](Connection& to, const Message& request) {
+    seen = request.head + request.body;
+    return echo_ok(to, request);
+  });
+  start();
+  Connection client = Connection::to(port);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(
+        client.send(post(kBody, "x-request-id: id-7\r\ntraceparent: tp\r\nx-prefiller-host-port: evil\r\n",
+                         "/v1/completions?a=b")));
+    const Message got = read_message(client);
+    EXPECT_EQ(got.status(), 200);
+    EXPECT_EQ(got.body, R"({"echo":)" + std::string(kBody) + "}");
+    EXPECT_EQ(got.field("x-request-id"), "id-7");
+    EXPECT_EQ(got.field("content-length"), std::to_string(got.body.size()));
+    EXPECT_EQ(got.field("x-penstock-endpoint"), "127.0.0.1:" + std::to_string(engines[0]->port()));
+  }
+  EXPECT_TRUE(seen.starts_with("POST /v1/completions?a=b HTTP/1.1\r\n")) << seen;
+  EXPECT_TRUE(seen.ends_with(kBody));
+  EXPECT_NE(seen.find("traceparent: tp"), std::string::npos);
+  EXPECT_EQ(seen.find("evil"), std::string::npos);
+  EXPECT_EQ(engines[0]->connections(), 1);
+  EXPECT_EQ(engines[0]->requests(), 3);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, AChunkedRequestIsSentWithOneLength) {
+  Message seen;
+  add_engine([&](Connection& to, const Message& request) {
+    seen = request;
+    return echo_ok(to, request);
+  });
+  start();
+  std::string request = "POST /v1/completions HTTP/1.1\r\nhost: gw\r\ntransfer-encoding: chunked\r\n\r\n";
+  for (size_t i = 0; i < kBody.size(); i += 3) request += chunk(kBody.substr(i, 3));
+  EXPECT_EQ(exchange(request + "0\r\n\r\n").status(), 200);
+  EXPECT_EQ(seen.body, kBody);
+  EXPECT_EQ(seen.field("content-length"), std::to_string(kBody.size()));
+  EXPECT_EQ(seen.field("transfer-encoding"), "");
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, AModelRewriteIsSplicedIntoTheBody) {
+  std::string seen;
+  add_engine([&](Connection& to, const Message& request) {
+    seen = request.body;
+    return to.send(answer(200, R"({"id":"1","model":"served","choices":[]})"));
+  });
+  start();
+  auto rules = std::make_shared<director::PoolRules>();
+  rules->rewrites = director::RewriteTable({{"r", 1, {{{"m"}, false, {{"served", std::nullopt}}}}}});
+  pool.rules.publish(rules);
+  const Message got = exchange(post(kBody));
+  EXPECT_EQ(seen, R"({"model":"served","prompt":"hello"})");
+  EXPECT_EQ(got.body, R"({"id":"1","model":"m","choices":[]})");
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, EventsAreStreamedAsTheyCome) {
+  std::atomic<bool> first_seen{false};
+  add_engine([&](Connection& to, const Message&) {
+    to.send(std::string(kSseHead) + chunk("data: {\"a\":1}\n\n"));
+    eventually([&] { return first_seen.load(); });
+    return to.send(chunk("data: [DONE]\n\n") + "0\r\n\r\n");
+  });
+  start();
+  Connection client = Connection::to(port);
+  ASSERT_TRUE(client.send(post(kBody)));
+  EXPECT_NE(client.read_to("\"a\":1}\n\n").find("text/event-stream"), std::string::npos);
+  first_seen = true;
+  EXPECT_NE(client.read_to("0\r\n\r\n").find("[DONE]"), std::string::npos);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, TheHeadOfAStreamDoesNotWaitForItsFirstEvent) {
+  std::atomic<bool> head_seen{false};
+  add_engine([&](Connection& to, const Message&) {
+    to.send(kSseHead);
+    eventually([&] { return head_seen.load(); });
+    return to.send("0\r\n\r\n");
+  });
+  start();
+  Connection client = Connection::to(port);
+  ASSERT_TRUE(client.send(post(kBody)));
+  EXPECT_TRUE(client.read_to("\r\n\r\n").starts_with("HTTP/1.1 200"));
+  head_seen = true;
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, ARefusedConnectionMeansAnotherEndpoint) {
+  uint16_t closed = 0;
+  {
+    closed = ScriptedEngine([](Connection&, const Message&) { return false; }).port();
+  }
+  add_endpoint(closed);
+  add_engine(echo_ok);
+  start();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(exchange(post(kBody)).status(), 200);
+  EXPECT_EQ(engines[0]->requests(), 5);
+  // After the first failure it is left alone for a while, in spite of its short queue.
+  EXPECT_EQ(members.snapshot()->endpoints[0]->live->consecutive_failures, 1U);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, WhenNobodyCanBeReachedTheClientGetsA502) {
+  uint16_t closed = 0;
+  {
+    closed = ScriptedEngine([](Connection&, const Message&) { return false; }).port();
+  }
+  add_endpoint(closed);
+  start();
+  const Message got = exchange(post(kBody));
+  EXPECT_EQ(got.status(), 502);
+  EXPECT_NE(got.body.find("\"error\""), std::string::npos);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, A503IsTriedElsewhereAndPassedOnWhenEveryoneSaysIt) {
+  const auto busy = [](Connection& to, const Message&) {
+    return to.send(answer(503, R"({"busy":1})", "retry-after: 2\r\n"));
+  };
+  add_engine(busy);
+  add_engine(echo_ok);
+  start();
+  EXPECT_EQ(exchange(post(kBody)).status(), 200);
+  EXPECT_EQ(engines[0]->requests(), 1);
+  EXPECT_EQ(engines[1]->requests(), 1);
+  discovered.pop_back();
+  members.apply("test", discovered);
+  const Message got = exchange(post(kBody));
+  EXPECT_EQ(got.status(), 503);
+  EXPECT_EQ(got.body, R"({"busy":1})");
+  EXPECT_EQ(got.field("retry-after"), "2");
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, AtMostThreeAttemptsAreMade) {
+  for (int i = 0; i < 5; ++i) {
+    add_engine([](Connection& to, const Message&) { return to.send(answer(503, "{}")); });
+  }
+  start();
+  EXPECT_EQ(exchange(post(kBody)).status(), 503);
+  int requests = 0;
+  for (const auto& engine : engines) requests += engine->requests();
+  EXPECT_EQ(requests, 3);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, AnIdleConnectionThatTheEngineClosedCostsOneFreshOneAndNoError) {
+  std::atomic<int> served{0};
+  add_engine([&](Connection& to, const Message& request) {
+    // The second request on a connection is never read: it is closed as soon as it comes.
+    if (served++ % 2 == 1) {
+      to.reset();
+      return false;
+    }
+    return echo_ok(to, request);
+  });
+  start();
+  EXPECT_EQ(exchange(post(kBody)).status(), 200);
+  EXPECT_EQ(exchange(post(kBody)).status(), 200);
+  EXPECT_EQ(engines[0]->connections(), 2);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, AnEngineThatDiesBeforeAnsweringIsA502AndNotAskedTwice) {
+  add_engine([](Connection& to, const Message&) {
+    to.reset();
+    return false;
+  });
+  add_engine(echo_ok);
+  start();
+  EXPECT_EQ(exchange(post(kBody)).status(), 502);
+  EXPECT_EQ(engines[0]->requests(), 1);
+  EXPECT_EQ(engines[1]->requests(), 0);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, AnEngineThatDiesInsideAStreamLeavesAnErrorEventAndNoRetry) {
+  add_engine([](Connection& to, const Message&) {
+    to.send(std::string(kSseHead) + chunk("data: {\"a\":1}\n\n"));
+    to.reset();
+    return false;
+  });
+  add_engine(echo_ok);
+  start();
+  bool complete = false;
+  const Message got = exchange(post(kBody), &complete);
+  EXPECT_EQ(got.status(), 200);
+  EXPECT_TRUE(complete);
+  EXPECT_NE(got.body.find("\"error\""), std::string::npos) << got.body;
+  EXPECT_EQ(engines[1]->requests(), 0);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, AnEngineThatPromisesMoreThanItSendsBreaksTheAnswerOff) {
+  add_engine([](Connection& to, const Message&) {
+    to.send("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"a\":");
+    return false;
+  });
+  start();
+  bool complete = true;
+  const Message got = exchange(post(kBody), &complete);
+  EXPECT_EQ(got.status(), 200);
+  EXPECT_FALSE(complete);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, BothFramingsInOneAnswerAreRefused) {
+  add_engine([](Connection& to, const Message&) {
+    to.send(
+        "HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
+    return true;
+  });
+  start();
+  EXPECT_EQ(exchange(post(kBody)).status(), 502);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, WhenTheClientLeavesTheEngineIsToldWithinAHundredMilliseconds) {
+  std::atomic<bool> closed{false};
+  std::chrono::steady_clock::time_point noticed;
+  add_engine([&](Connection& to, const Message&) {
+    to.send(std::string(kSseHead) + chunk("data: {\"a\":1}\n\n"));
+    closed = to.peer_closed();
+    noticed = std::chrono::steady_clock::now();
+    return false;
+  });
+  start();
+  Connection client = Connection::to(port);
+  ASSERT_TRUE(client.send(post(kBody)));
+  client.read_to("\"a\":1}\n\n");
+  const auto left = std::chrono::steady_clock::now();
+  client.close();
+  ASSERT_TRUE(at_rest());
+  ASSERT_TRUE(eventually([&] { return closed.load(); }));
+  EXPECT_LT(noticed - left, std::chrono::milliseconds(100));
+}
+
+TEST_F(ProxyTest, AClientThatLeavesBeforeTheAnswerFreesItsPlace) {
+  std::atomic<bool> asked{false};
+  std::atomic<bool> closed{false};
+  add_engine([&](Connection& to, const Message&) {
+    asked = true;
+    closed = to.peer_closed();
+    return false;
+  });
+  start();
+  {
+    Connection client = Connection::to(port);
+    ASSERT_TRUE(client.send(post(kBody)));
+    ASSERT_TRUE(eventually([&] { return asked.load(); }));
+  }
+  EXPECT_TRUE(at_rest());
+  EXPECT_TRUE(eventually([&] { return closed.load(); }));
+}
+
+TEST_F(ProxyTest, AClientThatStopsReadingHoldsTheEngineBackAndNotOthers) {
+  const std::string big(1 << 20, 'x');
+  std::atomic<bool> sent_all{false};
+  add_engine([&](Connection& to, const Message& request) {
+    if (request.head.find("/big") == std::string::npos) return echo_ok(to, request);
+    for (int i = 0; i < 64; ++i) {
+      if (!to.send(i == 0 ? "HTTP/1.1 200 OK\r\ncontent-length: 67108864\r\n\r\n" + big : big)) return false;
+    }
+    sent_all = true;
+    return true;
+  });
+  start();
+  Connection slow = Connection::to(port);
+  slow.small_receive_buffer();
+  ASSERT_TRUE(slow.send(post(kBody, "", "/big")));
+  EXPECT_TRUE(slow.read_to("\r\n\r\n").starts_with("HTTP/1.1 200"));
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(exchange(post(kBody)).status(), 200);
+  EXPECT_FALSE(sent_all);
+  slow.close();
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, AnEngineThatNeverAnswersEndsWithA504) {
+  upstream.deadlines.first_byte = std::chrono::milliseconds(50);
+  add_engine([](Connection& to, const Message&) { return !to.peer_closed(); });
+  start();
+  const Message got = exchange(post(kBody));
+  EXPECT_EQ(got.status(), 504);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, TheTotalDeadlineIsNotPutOffByBytes) {
+  upstream.deadlines.total = std::chrono::milliseconds(100);
+  add_engine([](Connection& to, const Message&) {
+    to.send(kSseHead);
+    while (to.send(chunk("data: {\"a\":1}\n\n"))) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return false;
+  });
+  start();
+  const Message got = exchange(post(kBody));
+  EXPECT_NE(got.body.find("deadline"), std::string::npos) << got.body;
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, StatusHeadersAndBodyOfAnEnginesErrorPassUnchanged) {
+  const std::string body = R"({"error":{"message":")" + std::string(3000, 'e') + R"("}})";
+  add_engine([&](Connection& to, const Message&) {
+    return to.send(answer(400, body, "retry-after: 7\r\nset-cookie: a\r\n"));
+  });
+  start();
+  const Message got = exchange(post(kBody));
+  EXPECT_EQ(got.status(), 400);
+  EXPECT_EQ(got.body, body);
+  EXPECT_EQ(got.field("retry-after"), "7");
+  EXPECT_EQ(got.field("set-cookie"), "a");
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, MalformedBodiesAndEmptyPoolsAreAnsweredInTheClientsShape) {
+  start();
+  const Message broken = exchange(post("no json", "x-request-id: id-9\r\n"));
+  EXPECT_EQ(broken.status(), 400);
+  EXPECT_EQ(broken.field("content-type"), "application/json");
+  EXPECT_NE(broken.body.find("\"error\""), std::string::npos);
+  EXPECT_NE(broken.body.find("id-9"), std::string::npos);
+  const Message nobody = exchange(post(kBody));
+  EXPECT_EQ(nobody.status(), 503);
+  EXPECT_EQ(nobody.field("x-llm-d-request-dropped-reason"), "rejected-no-endpoints");
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, BodiesOverTheLimitAreA413ThatTheClientReadsWhileItStillSends) {
+  listener.settings.limits.body_bytes = 1000;
+  add_engine(echo_ok);
+  start();
+  Connection client = Connection::to(port);
+  client.send("POST /v1/completions HTTP/1.1\r\nhost: gw\r\ncontent-length: 10000000\r\n\r\n" +
+              std::string(100000, 'x'));
+  const Message declared = read_message(client);
+  EXPECT_EQ(declared.status(), 413);
+  EXPECT_NE(declared.body.find("1000"), std::string::npos);
+  const Message chunked =
+      exchange("POST /v1/completions HTTP/1.1\r\nhost: gw\r\ntransfer-encoding: chunked\r\n\r\n" +
+               chunk(std::string(2000, 'x')));
+  EXPECT_EQ(chunked.status(), 413);
+  EXPECT_EQ(engines[0]->requests(), 0);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, TheGatewayHoldsNoMoreBodiesThanItsLimit) {
+  options.buffered_bytes = 10;
+  add_engine(echo_ok);
+  start();
+  const Message got = exchange(post(kBody));
+  EXPECT_EQ(got.status(), 503);
+  EXPECT_NE(got.body.find("bufferedBytes"), std::string::npos);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, WithApiKeysOnlyKnownCallersComeInAndTheirKeysStayHere) {
+  auto keys = config::ApiKeys::decode(
+      "keys:\n  - name: team-a\n    sha256: "
+      "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n",
+      "keys.yaml");
+  ASSERT_TRUE(keys.ok());
+  listener.api_keys = *keys;
+  upstream.authorization = "Bearer engine-key";
+  std::string seen;
+  add_engine([&](Connection& to, const Message& request) {
+    seen = request.head;
+    return echo_ok(to, request);
+  });
+  start();
+  const Message refused = exchange(post(kBody, "authorization: Bearer wrong\r\n"));
+  EXPECT_EQ(refused.status(), 401);
+  EXPECT_EQ(refused.field("www-authenticate"), "Bearer");
+  EXPECT_EQ(exchange(post(kBody, "authorization: Bearer secret\r\nx-request-id: k1\r\n")).status(), 200);
+  EXPECT_EQ(seen.find("secret"), std::string::npos);
+  EXPECT_NE(seen.find("Bearer engine-key"), std::string::npos);
+  EXPECT_NE(pool.log.find_json("k1")->find(R"("identity":"team-a")"), std::string::npos);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, WhatCannotBeRoutedWellIsRefusedAndReachesNoEngine) {
+  add_engine(echo_ok);
+  add_engine(echo_ok);
+  start();
+  EXPECT_EQ(
+      exchange("GET /v1/realtime HTTP/1.1\r\nhost: gw\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+          .status(),
+      501);
+  EXPECT_EQ(exchange(post(kBody, "", "/v1/load_lora_adapter")).status(), 501);
+  std::string multipart = post("--b\r\n", "", "/v1/audio/transcriptions");
+  multipart.replace(multipart.find("application/json"), 16, "multipart/form-data; boundary=b");
+  EXPECT_EQ(exchange(multipart).status(), 501);
+  EXPECT_EQ(exchange(post(R"({"model":"m","previous_response_id":"resp_1"})", "", "/v1/responses")).status(),
+            501);
+  EXPECT_EQ(engines[0]->requests() + engines[1]->requests(), 0);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, ModelListsOfAllEnginesAreMerged) {
+  add_engine([](Connection& to, const Message&) {
+    return to.send(answer(200, R"({"object":"list","data":[{"id":"base","max_model_len":5}]})"));
+  });
+  add_engine([](Connection& to, const Message&) {
+    return to.send(answer(200, R"({"object":"list","data":[{"id":"base"},{"id":"lora","parent":"base"}]})"));
+  });
+  start();
+  EXPECT_EQ(exchange("GET /v1/models HTTP/1.1\r\nhost: gw\r\n\r\n").body,
+            R"({"object":"list","data":[{"id":"base","max_model_len":5},{"id":"lora","parent":"base"}]})");
+  EXPECT_EQ(exchange("GET /v1/models/lora HTTP/1.1\r\nhost: gw\r\n\r\n").body,
+            R"({"id":"lora","parent":"base"})");
+  EXPECT_EQ(exchange("GET /v1/models/nope HTTP/1.1\r\nhost: gw\r\n\r\n").status(), 404);
+  EXPECT_EQ(engines[0]->requests(), 1);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, PlainServicesGetBodiesAsTheyComeAndModelsTheirPool) {
+  ScriptedEngine service([](Connection& to, const Message& request) {
+    return to.send(answer(201, request.body, "x-service: yes\r\n"));
+  });
+  services.push_back({"default", "svc", {{"127.0.0.1", service.port(), nullptr, ""}}});
+  add_engine(echo_ok);
+  config::Manifests manifests;
+  config::HttpRoute route;
+  route.meta.name = "r";
+  config::HttpRoute::Rule to_service;
+  to_service.matches.emplace_back();
+  to_service.matches[0].path = "/svc";
+  to_service.backends.push_back({config::HttpRoute::BackendRef::Kind::kService, "default", "svc"});
+  config::HttpRoute::Rule to_pool;
+  to_pool.matches.emplace_back();
+  to_pool.matches[0].headers.push_back({"x-gateway-model-name", "m", false});
+  to_pool.backends.push_back({config::HttpRoute::BackendRef::Kind::kPool, "default", "pool"});
+  route.rules = {to_service, to_pool};
+  manifests.routes.push_back(route);
+  start(manifests, std::nullopt);
+
+  const Message plain = exchange(post("not json at all", "", "/svc/x"));
+  EXPECT_EQ(plain.status(), 201);
+  EXPECT_EQ(plain.body, "not json at all");
+  EXPECT_EQ(plain.field("x-service"), "yes");
+  EXPECT_EQ(exchange(post(kBody)).status(), 200);
+  EXPECT_EQ(exchange(post(R"({"model":"other","prompt":"p"})", "x-gateway-model-name: m\r\n")).status(), 404);
+  EXPECT_EQ(exchange("GET /nowhere HTTP/1.1\r\nhost: gw\r\n\r\n").status(), 404);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, DrainingFinishesStreamsAndThenCloses) {
+  std::atomic<bool> go_on{false};
+  add_engine([&](Connection& to, const Message&) {
+    to.send(std::string(kSseHead) + chunk("data: {\"a\":1}\n\n"));
+    eventually([&] { return go_on.load(); });
+    return to.send(chunk("data: [DONE]\n\n") + "0\r\n\r\n");
+  });
+  start();
+  Connection client = Connection::to(port);
+  ASSERT_TRUE(client.send(post(kBody)));
+  client.read_to("\"a\":1}\n\n");
+  gateway->begin_drain();
+  go_on = true;
+  EXPECT_NE(client.read_to("0\r\n\r\n").find("[DONE]"), std::string::npos);
+  EXPECT_TRUE(at_rest());
+  gateway->stop(std::chrono::seconds(5));
+  EXPECT_TRUE(client.peer_closed());
+}
+
+}  // namespace
+}  // namespace penstock::gateway
