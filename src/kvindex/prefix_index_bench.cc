@@ -188,6 +188,30 @@ BENCHMARK(PrefixHit)->Arg(0)->Arg(1)->ArgName("share")->UseManualTime()->MinTime
 BENCHMARK(PrefixHalf)->Arg(0)->Arg(1)->ArgName("share")->UseManualTime()->MinTime(0.2);
 BENCHMARK(PrefixMiss)->Arg(0)->Arg(1)->ArgName("share")->UseManualTime()->MinTime(0.2);
 
+// The same with 96 MB written between two look-ups: the index and the page tables are out of every cache.
+void PrefixHitCold(benchmark::State& state) {
+  const std::vector<Hashes> prompts = make_prompts(static_cast<Shape>(state.range(0)));
+  const auto index = make_index();
+  fill(*index, prompts);
+  std::vector<char> dirt(96 << 20);
+  Random random(1);
+  MatchResult result;
+  Hashes prompt(kBlocks);
+  const double overhead = clock_overhead_ns();
+  std::vector<double> samples;
+  for (auto _ : state) {
+    std::fill(dirt.begin(), dirt.end(), static_cast<char>(samples.size()));
+    benchmark::DoNotOptimize(dirt.data());
+    std::copy_n(prompts[random.below(kPrompts)].begin(), kBlocks, prompt.begin());
+    const auto begin = Timer::now();
+    index->match(prompt, result);
+    benchmark::DoNotOptimize(result);
+    samples.push_back(std::max(nanoseconds(Timer::now() - begin) - overhead, 1.0));
+  }
+  report(state, samples);
+}
+BENCHMARK(PrefixHitCold)->Arg(0)->Arg(1)->ArgName("share")->Iterations(100)->Unit(benchmark::kMillisecond);
+
 // One prompt of 1,000 blocks per endpoint, 750 of them shared by all.
 void PrefixMatch1000(benchmark::State& state) {
   const auto endpoints = static_cast<size_t>(state.range(0));
