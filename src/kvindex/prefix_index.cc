@@ -34,7 +34,7 @@ static_assert(kMaxEndpoints == 1U << (32 - kVisibleBits), "any slot in a member 
 
 constexpr size_t kChunkBlocks = 32;
 constexpr unsigned kChunkOrder = 3;
-constexpr size_t kInlineChunks = 5;
+constexpr size_t kInlineChunks = 4;
 constexpr unsigned kNodeOrder = 1;
 constexpr uint32_t kFirstBuckets = 1024;
 constexpr int kMaxTries = 20;
@@ -80,6 +80,8 @@ struct PrefixIndex::Info {
   size_t member_places() const { return member_class() == 0 ? 2 : size_t{4} << (member_class() - 1); }
   size_t first_chunk_blocks() const { return size_t{4} << first_chunk_order(); }
   size_t list_places() const { return list_class() == 0 ? 0 : size_t{8} << (list_class() - 1); }
+  // Chunks in the node itself: with a list, the last place is its reference.
+  size_t inline_chunks() const { return list_class() == 0 ? kInlineChunks : kInlineChunks - 1; }
 };
 
 // A run. One cache line.
@@ -87,12 +89,14 @@ struct PrefixIndex::Node {
   Cell<uint32_t> version;
   Cell<uint32_t> length;  // blocks
   Cell<uint64_t> head;    // hash of the first block
+  Cell<uint64_t> tail;    // of the last one: most look-ups end here
   Cell<uint32_t> next;    // in the bucket's chain
   Cell<uint32_t> info;
   Cell<uint32_t> words[2];  // members: inline, or words[0] is the array of words, then segments
   Cell<uint32_t> segments[2];
   Cell<uint32_t> chunks[kInlineChunks];
-  Cell<uint32_t> chunk_list;  // chunks after the inline ones
+
+  Cell<uint32_t>& chunk_list() { return chunks[kInlineChunks - 1]; }
 };
 
 // A stretch [begin, end) of one run, held by one endpoint; an element of the endpoint's recency list.
@@ -291,20 +295,28 @@ void PrefixIndex::split_bucket() {
 
 // --- reading -------------------------------------------------------------------------------------------
 
-Cell<uint64_t>& PrefixIndex::hash_at(Node& node, size_t index) const {
-  const size_t chunk = index / kChunkBlocks;
-  const Ref ref = chunk < kInlineChunks
-                      ? static_cast<Ref>(node.chunks[chunk])
-                      : static_cast<Ref>(pool_.at<Cell<uint32_t>>(node.chunk_list)[chunk - kInlineChunks]);
-  return pool_.at<Cell<uint64_t>>(ref)[index % kChunkBlocks];
+Cell<uint32_t>& PrefixIndex::chunk_at(Node& node, Info info, size_t chunk) const {
+  const size_t in_node = info.inline_chunks();
+  if (chunk < in_node) return node.chunks[chunk];
+  if (info.list_class() == 0) return node.chunks[0];  // a reader's torn picture
+  return pool_.at<Cell<uint32_t>>(node.chunk_list())[chunk - in_node];
+}
+
+Cell<uint64_t>& PrefixIndex::hash_at(Node& node, Info info, size_t index) const {
+  return pool_.at<Cell<uint64_t>>(chunk_at(node, info, index / kChunkBlocks))[index % kChunkBlocks];
 }
 
 // Blocks of the run, of which `length` are looked at, that `hashes` begins with. Equality is monotone: the
 // last one decides, else an eight-way search, whose probes don't wait for each other.
 // REQUIRES: the first block is equal; both are at least 1 long.
-size_t PrefixIndex::common_length(Node& node, size_t length, std::span<const uint64_t> hashes) const {
+//
+// The tail may be one append older or newer than the length; it can only equal the hash of its own block,
+// so a match is true, and after a mismatch the chunk decides.
+size_t PrefixIndex::common_length(Node& node, Info info, size_t length,
+                                  std::span<const uint64_t> hashes) const {
   const size_t longest = std::min(length, hashes.size());
-  if (hash_at(node, longest - 1) == hashes[longest - 1]) return longest;
+  if (longest == length && node.tail == hashes[longest - 1]) return longest;
+  if (hash_at(node, info, longest - 1) == hashes[longest - 1]) return longest;
   size_t low = 1;             // blocks known to be equal
   size_t high = longest - 1;  // index known to differ
   if (low >= high) return 1;
@@ -313,13 +325,13 @@ size_t PrefixIndex::common_length(Node& node, size_t length, std::span<const uin
     size_t equal = 0;
     for (size_t k = 1; k <= 8; ++k) {
       const size_t at = low + step * k - 1;
-      equal += hash_at(node, at) == hashes[at] ? 1 : 0;
+      equal += hash_at(node, info, at) == hashes[at] ? 1 : 0;
     }
     if (equal < 8) high = low + step * (equal + 1) - 1;
     low += step * equal;
   }
   size_t equal = 0;
-  for (size_t at = low; at < high; ++at) equal += hash_at(node, at) == hashes[at] ? 1 : 0;
+  for (size_t at = low; at < high; ++at) equal += hash_at(node, info, at) == hashes[at] ? 1 : 0;
   return low + equal;
 }
 
@@ -352,7 +364,7 @@ bool PrefixIndex::read_run(std::span<const uint64_t> hashes, std::vector<uint32_
     }
     const Info info{node.info.acquire()};
     const size_t length = std::clamp<size_t>(node.length.acquire(), 1, kMaxRunBlocks);
-    view.matched = common_length(node, length, hashes);
+    view.matched = common_length(node, info, length, hashes);
     view.members = std::min<size_t>({info.count(), info.member_places(), words.size()});
     const Members members = members_of(node, info);
     for (size_t i = 0; i < view.members; ++i) words[i] = members.words[i];
@@ -534,7 +546,7 @@ void PrefixIndex::walk(std::span<const uint64_t> hashes) {
     const Ref ref = find(hashes[position], state);
     if (ref == 0) return;
     Node& node = node_at(ref);
-    const size_t matched = common_length(node, node.length, hashes.subspan(position));
+    const size_t matched = common_length(node, Info{node.info}, node.length, hashes.subspan(position));
     path_.push_back({ref, static_cast<uint32_t>(matched)});
     position += matched;
   }
@@ -576,7 +588,7 @@ bool PrefixIndex::stash_memory(EndpointSlot slot, size_t new_blocks) {
   if (new_blocks > 0) {
     size_t blocks = new_blocks;
     if (!path_.empty()) blocks += node_at(path_.back().node).length;
-    const size_t chunks = blocks / kChunkBlocks + 1;
+    const size_t chunks = blocks / kChunkBlocks + 2;
     if (!stash(kNodeOrder, 1) || !stash(kChunkOrder, new_blocks / kChunkBlocks + 2)) return false;
     if (chunks > kInlineChunks &&
         !stash(BlockPool::order_for((chunks - kInlineChunks) * sizeof(uint32_t)), 1))
@@ -652,7 +664,6 @@ PrefixIndex::Ref PrefixIndex::make_run(std::span<const uint64_t> hashes) {
   node.segments[0] = 0;
   node.segments[1] = 0;
   for (Cell<uint32_t>& chunk : node.chunks) chunk = 0;
-  node.chunk_list = 0;
   const unsigned order = BlockPool::order_for(std::min(hashes.size(), kChunkBlocks) * sizeof(uint64_t));
   node.chunks[0] = take(order);
   node.info = Info{}.with_first_chunk_order(order).word;
@@ -668,20 +679,18 @@ void PrefixIndex::append(Node& node, std::span<const uint64_t> hashes) {
   const size_t after = before + hashes.size();
   if (Info{node.info}.first_chunk_blocks() < std::min(after, kChunkBlocks)) grow_first_chunk(node, after);
   const size_t chunks = (after + kChunkBlocks - 1) / kChunkBlocks;
-  if (chunks > kInlineChunks + Info{node.info}.list_places()) grow_chunk_list(node, chunks);
+  if (chunks > Info{node.info}.inline_chunks() + Info{node.info}.list_places()) grow_chunk_list(node, chunks);
+  const Info info{node.info};
   for (size_t at = before; at < after;) {
     if (at % kChunkBlocks == 0 && at > 0) {
-      const size_t chunk = at / kChunkBlocks;
-      Cell<uint32_t>& place = chunk < kInlineChunks
-                                  ? node.chunks[chunk]
-                                  : pool_.at<Cell<uint32_t>>(node.chunk_list)[chunk - kInlineChunks];
-      place = take(kChunkOrder);
+      chunk_at(node, info, at / kChunkBlocks) = take(kChunkOrder);
     }
     const size_t end = std::min(after, (at / kChunkBlocks + 1) * kChunkBlocks);
-    Cell<uint64_t>* to = &hash_at(node, at);
+    Cell<uint64_t>* to = &hash_at(node, info, at);
     for (; at < end; ++at) *to++ = hashes[at - before];
   }
   node.length.release(static_cast<uint32_t>(after));
+  node.tail = hashes.back();
 }
 
 void PrefixIndex::grow_first_chunk(Node& node, size_t blocks) {
@@ -701,17 +710,21 @@ void PrefixIndex::grow_first_chunk(Node& node, size_t blocks) {
 
 void PrefixIndex::grow_chunk_list(Node& node, size_t chunks) {
   const Info info{node.info};
-  const unsigned order = BlockPool::order_for((chunks - kInlineChunks) * sizeof(uint32_t));
-  const Ref old_list = node.chunk_list;
-  const Ref new_list = take(order);
-  const auto* from = pool_.at<Cell<uint32_t>>(old_list);
-  auto* to = pool_.at<Cell<uint32_t>>(new_list);
-  for (size_t i = 0; i < info.list_places(); ++i) to[i] = from[i];
+  const unsigned order = BlockPool::order_for((chunks - (kInlineChunks - 1)) * sizeof(uint32_t));
+  const Ref before = node.chunk_list();  // the old list, or the chunk that moves into the new one
+  const Ref list = take(order);
+  auto* to = pool_.at<Cell<uint32_t>>(list);
+  if (info.list_class() == 0) {
+    to[0] = before;
+  } else {
+    const auto* from = pool_.at<Cell<uint32_t>>(before);
+    for (size_t i = 0; i < info.list_places(); ++i) to[i] = from[i];
+  }
   begin_change(node);
-  node.chunk_list = new_list;
+  node.chunk_list() = list;
   node.info = info.with_list_class(order + 1).word;
   end_change(node);
-  if (old_list != 0) pool_.release(old_list, info.list_class() - 1);
+  if (info.list_class() != 0) pool_.release(before, info.list_class() - 1);
 }
 
 // --- members, segments, recency ------------------------------------------------------------------------
@@ -944,17 +957,17 @@ void PrefixIndex::trim(Ref ref) {
   const size_t chunks = (length + kChunkBlocks - 1) / kChunkBlocks;
   begin_change(node);
   node.length = longest;
+  node.tail = hash_at(node, info, longest - 1);
   for (size_t chunk = kept; chunk < chunks; ++chunk) {
-    Cell<uint32_t>& place = chunk < kInlineChunks
-                                ? node.chunks[chunk]
-                                : pool_.at<Cell<uint32_t>>(node.chunk_list)[chunk - kInlineChunks];
+    Cell<uint32_t>& place = chunk_at(node, info, chunk);
     pool_.release(place, kChunkOrder);
     place = 0;
   }
   if (kept <= kInlineChunks && info.list_class() != 0) {
-    pool_.release(node.chunk_list, info.list_class() - 1);
-    node.chunk_list = 0;
+    const Ref list = node.chunk_list();
+    node.chunk_list() = pool_.at<Cell<uint32_t>>(list)[0];
     node.info = info.with_list_class(0).word;
+    pool_.release(list, info.list_class() - 1);
   }
   end_change(node);
 }
@@ -966,14 +979,8 @@ void PrefixIndex::release_run(Ref ref) {
   begin_change(node);
   const size_t chunks = (node.length + kChunkBlocks - 1) / kChunkBlocks;
   pool_.release(node.chunks[0], info.first_chunk_order());
-  for (size_t chunk = 1; chunk < chunks; ++chunk) {
-    const Ref place =
-        chunk < kInlineChunks
-            ? static_cast<Ref>(node.chunks[chunk])
-            : static_cast<Ref>(pool_.at<Cell<uint32_t>>(node.chunk_list)[chunk - kInlineChunks]);
-    pool_.release(place, kChunkOrder);
-  }
-  if (info.list_class() != 0) pool_.release(node.chunk_list, info.list_class() - 1);
+  for (size_t chunk = 1; chunk < chunks; ++chunk) pool_.release(chunk_at(node, info, chunk), kChunkOrder);
+  if (info.list_class() != 0) pool_.release(node.chunk_list(), info.list_class() - 1);
   if (info.member_class() != 0) pool_.release(node.words[0], info.member_class() - 1);
   pool_.release(ref, kNodeOrder);
 }
@@ -1046,8 +1053,10 @@ std::string PrefixIndexInspector::check_locked() {
       if ((node.version & 1U) != 0) return "node version is odd";
       if (PrefixIndex::bucket_of(index_.mix(node.head), buckets) != b) return "run in the wrong bucket";
       if (index_.find(node.head, state) != ref) return "run not found by its head";
-      if (index_.hash_at(node, 0) != node.head) return "head differs from the first block";
+      if (index_.hash_at(node, info, 0) != node.head) return "head differs from the first block";
       bytes += block(kNodeOrder) + block(info.first_chunk_order());
+      if (index_.hash_at(node, info, node.length - 1U) != node.tail)
+        return "tail differs from the last block";
       const size_t chunks = (node.length + kChunkBlocks - 1) / kChunkBlocks;
       bytes += (chunks - 1) * block(kChunkOrder);
       if (chunks > 1 && info.first_chunk_order() != kChunkOrder) return "short first chunk in a long run";

@@ -153,8 +153,9 @@ class PrefixIndex {
   void split_bucket();
 
   // Runs (readers and writer).
-  Cell<uint64_t>& hash_at(Node& node, size_t index) const;
-  size_t common_length(Node& node, size_t length, std::span<const uint64_t> hashes) const;
+  Cell<uint32_t>& chunk_at(Node& node, Info info, size_t chunk) const;
+  Cell<uint64_t>& hash_at(Node& node, Info info, size_t index) const;
+  size_t common_length(Node& node, Info info, size_t length, std::span<const uint64_t> hashes) const;
   bool read_run(std::span<const uint64_t> hashes, std::vector<uint32_t>& words, RunView& view) const;
   Members members_of(Node& node, Info info) const;
 
