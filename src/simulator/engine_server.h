@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -132,7 +133,7 @@ class EngineServer final : public io::HttpHandler {
   bool pumping_ = false;
   Random ids_;
   std::string fingerprint_;
-  uint16_t port_ = 0;
+  std::atomic<uint16_t> port_{0};  // set by the starting thread
   double started_at_ = 0;
   int sleep_level_ = 0;
   std::string frozen_metrics_;
