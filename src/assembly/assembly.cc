@@ -11,6 +11,8 @@
 #include "assembly/flow_control_plan.h"
 #include "assembly/instances.h"
 #include "assembly/validation.h"
+#include "base/strings.h"
+#include "base/units.h"
 #include "discovery/plugins.h"
 #include "protocol/parser.h"
 #include "signals/plugins.h"
@@ -55,6 +57,14 @@ class Assembler {
   explicit Assembler(const AssemblyOptions& options) : options_(options), instances_(options) {}
 
   Result<Assembly> run(Result<config::DecodedConfig> decoded) {
+    if (options_.warm != nullptr) options_.warm->begin_epoch();
+    Result<Assembly> out = load(std::move(decoded));
+    if (options_.warm != nullptr) options_.warm->end_epoch(out.ok());
+    return out;
+  }
+
+ private:
+  Result<Assembly> load(Result<config::DecodedConfig> decoded) {
     if (Status s = phase_one(std::move(decoded)); !s.ok())
       return after(s.error(), "failed to parse config - ");
     for (const Step& step : kLoadSteps) {
@@ -70,7 +80,6 @@ class Assembler {
     return std::move(out_);
   }
 
- private:
   using Step = Status (Assembler::*)();
   static const std::array<Step, 10> kLoadSteps;
 
@@ -96,8 +105,25 @@ class Assembler {
     return {};
   }
 
+  // A metrics source may have an interval of its own: plugins that judge ages must know the one in force.
+  void use_interval_of_source() {
+    if (!out_.effective.data_layer) return;
+    for (const config::DataSource& source : out_.effective.data_layer->sources) {
+      for (const config::PluginSpec& spec : out_.effective.plugins) {
+        if (spec.name != source.plugin_ref || !spec.parameters) continue;
+        for (const auto& member : spec.parameters->members) {
+          if (!ascii_iequals(member.first, "interval")) continue;
+          const Result<Duration> interval = parse_duration(member.second.text);
+          if (interval.ok() && *interval > Duration(0)) instances_.set_scrape_interval(*interval);
+          return;
+        }
+      }
+    }
+  }
+
   Status create_plugins() {
     constexpr std::string_view kContext = "plugin instantiation failed";
+    use_interval_of_source();
     const Result<std::vector<size_t>> order = creation_order(out_.effective, instances_);
     if (!order) return order.error().wrap(kContext);
     for (const size_t index : *order) {

@@ -34,6 +34,8 @@ struct AssemblyOptions {
   bool allow_experimental = false;
   Duration scrape_interval = std::chrono::milliseconds(200);
   uint64_t epoch = 1;
+  // State of the pool that outlives its policies; nullptr: every policy starts cold.
+  WarmState* warm = nullptr;
   // Whether the caller runs the flow-control queue. If not, a configuration that turns the feature gate on
   // is refused: it would be ignored.
   bool flow_control_available = false;

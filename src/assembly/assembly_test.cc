@@ -8,6 +8,7 @@
 
 #include "assembly/check.h"
 #include "assembly/known_types.h"
+#include "scheduling/producers/approx_prefix_cache_producer.h"
 #include "telemetry/metrics.h"
 
 namespace penstock::assembly {
@@ -518,6 +519,41 @@ TEST_F(AssemblyTest, SaturationDetectorsAreResolved) {
   EXPECT_THAT(
       error_of("plugins: [{type: utilization-detector, parameters: {metricsStalenessThreshold: 200ms}}]"),
       HasSubstr("200ms is below the scrape interval 1s"));
+}
+
+TEST_F(AssemblyTest, AMetricsSourcesOwnIntervalDecidesWhatIsStale) {
+  const std::string source =
+      "plugins: [{type: metrics-data-source, parameters: {interval: 1s}}, {type: core-metrics-extractor}, "
+      "{type: "
+      "utilization-detector, parameters: {metricsStalenessThreshold: 500ms}}]\n"
+      "dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: "
+      "core-metrics-extractor}]}]}\n";
+  EXPECT_THAT(error_of(source), HasSubstr("500ms is below the scrape interval 1s"));
+}
+
+TEST_F(AssemblyTest, ANewPolicyTakesOverTheWarmIndexUnlessItsParametersChange) {
+  WarmState warm;
+  options_.warm = &warm;
+  const auto index_of = [](const Assembly& a) {
+    for (const auto& plugin : a.policy->plugins) {
+      if (const auto* p = dynamic_cast<const scheduling::ApproxPrefixCacheProducer*>(plugin.get())) {
+        return p->index();
+      }
+    }
+    return std::shared_ptr<kvindex::PrefixIndex>();
+  };
+  const auto text = [](int capacity) {
+    return "plugins: [{type: prefix-cache-scorer}, {type: approx-prefix-cache-producer, parameters: "
+           "{lruCapacityPerServer: " +
+           std::to_string(capacity) + "}}]\n";
+  };
+  const auto first = index_of(assembled(text(1000)));
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(index_of(assembled(text(1000))), first);
+  EXPECT_NE(error_of(text(2000) + "bogus: 1\n"), "no error");
+  EXPECT_EQ(index_of(assembled(text(1000))), first);
+  EXPECT_NE(index_of(assembled(text(2000))), first);
+  EXPECT_EQ(warm.size(), 1U);
 }
 
 TEST_F(AssemblyTest, MissingProducersAreCreatedTransitively) {

@@ -34,7 +34,8 @@ Status Instances::create(const config::PluginSpec& spec, const std::string& path
       .metrics = options_.metrics,
       .clock = options_.clock,
       .loops = options_.loops,
-      .scrape_interval = options_.scrape_interval,
+      .scrape_interval = scrape_interval_,
+      .warm = options_.warm,
   };
   Result<std::unique_ptr<Plugin>> made = descriptor->create(context);
   if (!made) return std::move(made).error();

@@ -17,7 +17,11 @@ namespace penstock::assembly {
 // The plugin instances of one assembly, by name, and the tables they are made from.
 class Instances {
  public:
-  explicit Instances(const AssemblyOptions& options) : options_(options) {}
+  explicit Instances(const AssemblyOptions& options)
+      : options_(options), scrape_interval_(options.scrape_interval) {}
+
+  // What factories are told from now on.
+  void set_scrape_interval(Duration interval) { scrape_interval_ = interval; }
 
   const PluginDescriptor* find_type(std::string_view type) const;
   // "plugin type 'x' is known to llm-d-router but not part of this build", or, for types nobody knows,
@@ -43,6 +47,7 @@ class Instances {
 
  private:
   const AssemblyOptions& options_;
+  Duration scrape_interval_;
   std::vector<std::unique_ptr<Plugin>> plugins_;  // in order of creation
   std::map<std::string, Plugin*, std::less<>> by_name_;
   std::vector<std::string> order_;

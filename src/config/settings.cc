@@ -32,8 +32,7 @@ struct TopNodes {
 };
 
 void bind_top(Binder& b, Settings& s, TopNodes& n) {
-  b.node("listeners", n.listeners,
-         "Where clients connect. At least one, unless a Gateway manifest has some.");
+  b.node("listeners", n.listeners, "Where clients connect.");
   b.field("loops", s.loops, "threads", "Event loops; 0: one per core.");
   b.node("pools", n.pools, "The pools: picker configuration, endpoints and engine access of each.");
   b.node("services", n.services, "Where the plain Services are that HTTPRoutes name.");
@@ -447,13 +446,6 @@ class SettingsDecoder {
   }
 
   void cross_checks(const TopNodes& nodes) {
-    if (out_.listeners.empty() && out_.manifests.empty()) {
-      errors_.add("listeners", "at least one listener, or manifests with a Gateway, is required",
-                  document_.line);
-    }
-    if (out_.pools.empty() && out_.manifests.empty()) {
-      errors_.add("pools", "at least one pool, or manifests, is required", document_.line);
-    }
     if (!out_.default_pool.empty()) {
       const bool known = std::any_of(out_.pools.begin(), out_.pools.end(), [&](const PoolSettings& p) {
         return out_.default_pool == p.name || out_.default_pool == p.ns + "/" + p.name;

@@ -129,7 +129,8 @@ struct Settings {
 };
 
 // `folder`: what relative paths are relative to, "" the working directory. Reads authorization from the
-// environment and files. Defaults and cross checks are applied.
+// environment and files. Defaults and cross checks are applied; that there are listeners and pools at all is
+// the caller's to check, who may have more from flags.
 Result<Settings> decode_settings(std::string_view text, std::string_view source, const std::string& folder);
 Result<Settings> load_settings(const std::string& path);
 

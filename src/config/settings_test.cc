@@ -104,8 +104,6 @@ TEST(Settings, NameFieldValueAndLineInEveryError) {
       "s.yaml: listeners[0]: unknown field \"addres\" (line 1), known: name, address, tls, apiKeysFile, "
       "limits, "
       "timeouts; listeners[0].address: \"\" is not \"host:port\", \":port\" or \"[ipv6]:port\" (line 1)");
-  EXPECT_THAT(error_of(""), HasSubstr("listeners: at least one listener"));
-  EXPECT_THAT(error_of("listeners: [{address: \":1\"}]\n"), HasSubstr("pools: at least one pool"));
   const std::string listener = "listeners: [{address: \":1\"}]\n";
   const auto pool = [&](const std::string& fields) {
     return error_of(listener + "pools:\n- name: a\n" + fields);

@@ -19,6 +19,7 @@
 #include "inference/endpoint.h"
 #include "inference/request.h"
 #include "inference/signals.h"
+#include "inference/warm_state.h"
 
 namespace penstock {
 
@@ -172,6 +173,7 @@ struct PluginFactoryContext {
   size_t loops;  // event loops that will call the instance
   // Time between scrapes of an endpoint.
   Duration scrape_interval = std::chrono::milliseconds(200);
+  WarmState* warm = nullptr;  // nullptr: state starts cold and ends with the instance
 };
 
 // One line of a registry table.

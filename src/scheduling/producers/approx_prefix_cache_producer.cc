@@ -93,7 +93,11 @@ Result<std::unique_ptr<Plugin>> ApproxPrefixCacheProducer::create(const PluginFa
     telemetry::log_warn("blockSizeTokens below 64 counts as 64",
                         {{"plugin", context.name}, {"blockSizeTokens", params.block_size_tokens}});
   }
-  Result<std::shared_ptr<kvindex::PrefixIndex>> index = make_index(params, context.loops);
+  const auto make = [&] { return make_index(params, context.loops); };
+  Result<std::shared_ptr<kvindex::PrefixIndex>> index =
+      context.warm == nullptr
+          ? make()
+          : context.warm->get<kvindex::PrefixIndex>(index_key(context.name, params), make);
   if (!index.ok()) return std::move(index).error().wrap(context.name);
   return std::unique_ptr<Plugin>(std::make_unique<ApproxPrefixCacheProducer>(params, std::move(index).value(),
                                                                              context.name, context.metrics));
