@@ -128,7 +128,7 @@ PoolRuntime::~PoolRuntime() {
   stop();
 }
 
-Result<Assembly> PoolRuntime::assemble_policy(const PoolSpec& spec, uint64_t epoch) const {
+Result<Assembly> PoolRuntime::assemble_policy(const PoolSpec& spec, uint64_t epoch) {
   const config::PoolSettings& settings = spec.settings;
   AssemblyOptions options{.tables = builtin_tables(),
                           .metrics = shared_.metrics,
@@ -136,7 +136,8 @@ Result<Assembly> PoolRuntime::assemble_policy(const PoolSpec& spec, uint64_t epo
                           .loops = shared_.loops.size(),
                           .allow_experimental = settings.allow_experimental_plugins,
                           .scrape_interval = settings.metrics.interval,
-                          .epoch = epoch};
+                          .epoch = epoch,
+                          .warm = &warm_};
   if (settings.config_inline) return assemble(*settings.config_inline, options);
   std::string text;
   if (!settings.config_file.empty()) {

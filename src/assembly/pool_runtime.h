@@ -86,7 +86,7 @@ class PoolRuntime final : private discovery::EndpointListener {
  private:
   PoolRuntime(const SharedKnowledge& shared, PoolSpec spec, int64_t decisions);
 
-  Result<Assembly> assemble_policy(const PoolSpec& spec, uint64_t epoch) const;
+  Result<Assembly> assemble_policy(const PoolSpec& spec, uint64_t epoch);
   Status publish(Assembly assembly);
   Status make_scraper(const director::Policy& policy);
   Result<signals::ScrapeSettings> scrape_settings(const director::Policy& policy,
@@ -100,6 +100,7 @@ class PoolRuntime final : private discovery::EndpointListener {
   SharedKnowledge shared_;
   PoolSpec spec_;
   uint64_t epoch_ = 0;
+  WarmState warm_;  // what the pool's plugins learned, across policy epochs
   std::shared_ptr<io::TlsClientContext> engine_tls_;
   director::Pool pool_;
   discovery::Pool members_;
