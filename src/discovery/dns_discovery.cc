@@ -15,6 +15,7 @@ constexpr Duration kStopWithin = std::chrono::seconds(10);
 std::vector<DiscoveredEndpoint> endpoints_of(const DnsDiscoveryOptions& options,
                                              const std::vector<io::SocketAddress>& addresses) {
   std::vector<std::string> ips;
+  ips.reserve(addresses.size());
   for (const io::SocketAddress& address : addresses) ips.push_back(address.ip());
   std::sort(ips.begin(), ips.end());
   ips.erase(std::unique(ips.begin(), ips.end()), ips.end());

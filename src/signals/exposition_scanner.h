@@ -67,7 +67,7 @@ class SampleSink {
 class ExpositionScanner {
  public:
   struct Options {
-    size_t max_line_bytes = 64 * 1024;          // longer lines are left out and counted
+    size_t max_line_bytes = 64UL * 1024;        // longer lines are left out and counted
     size_t max_page_bytes = 8UL * 1024 * 1024;  // what follows is not read
     size_t max_labels = 256;                    // a line with more is malformed
   };

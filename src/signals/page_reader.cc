@@ -49,6 +49,7 @@ bool is_count(Signal signal) {
 CompiledEngines::Plan::Plan(std::vector<Entry> all)
     : entries(std::move(all)), names([&] {
         std::vector<std::string> wanted;
+        wanted.reserve(entries.size());
         for (const Entry& entry : entries) wanted.push_back(entry.spec->name);
         return wanted;
       }()) {
