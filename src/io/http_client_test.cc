@@ -211,7 +211,6 @@ TEST(HttpClient, BrokenAnswersAreErrorsAndTheConnectionIsNotPooled) {
 TEST(HttpClient, AStaleReusedConnectionIsToldApartAndAFreshOneWorks) {
   RawServer server;
   Client client;
-  std::atomic<bool> may_close{false};
   std::thread peer([&] {
     RawClient first = server.accept();
     first.read_until("\r\n\r\n");
@@ -318,7 +317,6 @@ TEST(HttpClient, CancellingOrDroppingACallClosesItsConnectionAtOnce) {
 TEST(HttpClient, DeadlinesForConnectingFirstByteAndGaps) {
   Client client;
   RawServer server;
-  std::atomic<bool> done{false};
   std::thread peer([&] {
     RawClient silent = server.accept();
     RawClient stalling = server.accept();
