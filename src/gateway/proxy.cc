@@ -80,7 +80,11 @@ class Exchange {
       : core_(core), part_(part), listener_(listener), http_(http), state_(state) {
     now_ = core.clock.now();
     arrived_at_ = now_;
+    state_.decision_fields.clear();
+    state_.total_expired = false;
   }
+  // A handler that is torn down while it waits still gives back what it counted.
+  ~Exchange() { end(0, "aborted", nullptr); }
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
@@ -117,7 +121,8 @@ class Exchange {
   // Reads the body into memory within the limits; false: the exchange is over.
   Task<bool> read_body();
 
-  void start_deadline(Duration total);
+  // `otherwise` holds where the rule sets no timeout; zero: none.
+  void start_deadline(const RouteRule& rule, Duration otherwise);
   static void total_expired(void* self);
   void convert_fields();
   std::string_view endpoint_header() const {
@@ -262,8 +267,7 @@ Task<void> Exchange::route() {
 
 void Exchange::convert_fields() {
   const io::HeaderFields& fields = http_.request().fields;
-  if (state_.decision_fields.size() == fields.size()) return;
-  state_.decision_fields.clear();
+  if (!state_.decision_fields.empty()) return;
   for (const io::HeaderField& field : fields) state_.decision_fields.push_back({field.name, field.value});
 }
 
@@ -343,12 +347,15 @@ Task<void> Exchange::serve_pool(PoolPart& pool, const RouteRule& rule) {
     co_await fail("rejected");
     co_return;
   }
-  start_deadline(rule.request_timeout.value_or(upstream_->deadlines.total));
+  start_deadline(rule, upstream_->deadlines.total);
   co_await forward(pool);
   state_.total_timer.disarm();
 }
 
-void Exchange::start_deadline(Duration total) {
+void Exchange::start_deadline(const RouteRule& rule, Duration otherwise) {
+  Duration total = rule.request_timeout.value_or(otherwise);
+  const Duration backend = rule.backend_timeout.value_or(Duration::zero());
+  if (backend > Duration::zero() && (total == Duration::zero() || backend < total)) total = backend;
   state_.total_expired = false;
   state_.cancel.reset();
   state_.cancel.follow(http_.cancel_token());
@@ -542,7 +549,7 @@ Task<void> Exchange::serve_service(ServiceState& service, const RouteRule& rule)
   const io::HttpDestination& target =
       service.config
           .targets[service.next.fetch_add(1, std::memory_order_relaxed) % service.config.targets.size()];
-  start_deadline(rule.request_timeout.value_or(Duration::zero()));
+  start_deadline(rule, Duration::zero());
   const std::string host = io::join_host_port(target.host, target.port);
   RequestRules rules;
   rules.to_engine = false;

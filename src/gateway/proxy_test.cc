@@ -138,6 +138,21 @@ TEST_F(ProxyTest, ARequestReachesTheEngineByteForByteAndItsAnswerComesBack) {
   EXPECT_TRUE(at_rest());
 }
 
+TEST_F(ProxyTest, EachRequestIsDecidedByItsOwnFields) {
+  add_engine(echo_ok);
+  start();
+  for (const char* who : {"aa", "bb", "cc"}) {
+    const std::string id = std::string("id-") + who;
+    EXPECT_EQ(
+        exchange(post(kBody, "x-request-id: " + id + "\r\nx-llm-d-inference-fairness-id: " + who + "\r\n"))
+            .status(),
+        200);
+    ASSERT_TRUE(at_rest());
+    EXPECT_NE(pool.log.find_json(id)->find("\"fairness_id\":\"" + std::string(who) + "\""),
+              std::string::npos);
+  }
+}
+
 TEST_F(ProxyTest, AChunkedRequestIsSentWithOneLength) {
   Message seen;
   add_engine([&](Connection& to, const Message& request) {
