@@ -58,6 +58,8 @@ void bind_listener(Binder& b, ListenerSettings& l, ListenerNodes& n) {
           "Name in logs and metrics, and what a route's sectionName means; default "
           "\"listener-<n>\".");
   b.field("address", l.address, "", "\"host:port\", \":port\" or \"[ipv6]:port\".");
+  b.field("gatewayPort", l.gateway_port, "",
+          "Port by which Gateway manifests mean this listener; 0: the port of the address.");
   b.node("tls", n.tls, "Certificate; present: the listener speaks TLS.");
   b.field("apiKeysFile", l.api_keys_file, "",
           "File of hashed API keys (`keys: [{name, sha256}]`); empty: everybody is let in. Read again on "
@@ -273,6 +275,7 @@ class SettingsDecoder {
     decode_object(&node, path, errors_, [&](Binder& b) { bind_listener(b, l, nodes); });
     if (l.name.empty()) l.name = fmt::format("listener-{}", out_.listeners.size());
     check_address(l.address, path + ".address", line_of(node, "address"));
+    bounds(path, node, {{"gatewayPort", l.gateway_port, 0, 65535}});
     if (nodes.tls != nullptr) {
       decode_object(nodes.tls, path + ".tls", errors_, [&](Binder& b) { bind_listener_tls(b, l); });
       if (l.cert_file.empty()) errors_.add(path + ".tls.certFile", "is required", nodes.tls->line);

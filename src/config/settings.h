@@ -25,8 +25,9 @@ struct ListenerLimits {
 };
 
 struct ListenerSettings {
-  std::string name;     // default "listener-<n>"
-  std::string address;  // "host:port", ":port", "[::]:port"
+  std::string name;          // default "listener-<n>"
+  std::string address;       // "host:port", ":port", "[::]:port"
+  int64_t gateway_port = 0;  // the port Gateway manifests know it by; 0: the address's
   std::string cert_file;
   std::string key_file;  // with cert_file: TLS
   std::string api_keys_file;

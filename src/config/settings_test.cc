@@ -37,6 +37,7 @@ TEST(Settings, ReadsEveryField) {
 listeners:
 - name: public
   address: "[::]:8443"
+  gatewayPort: 443
   tls: {certFile: site.crt, keyFile: /keys/site.key}
   apiKeysFile: keys.yaml
   limits: {bodyBytes: 1Mi, headerBytes: 16Ki, connections: 1k, streams: 500}
@@ -71,6 +72,7 @@ pools:
   ASSERT_TRUE(s.ok()) << s.error().message;
   const ListenerSettings& l = s->listeners[0];
   EXPECT_TRUE(l.tls());
+  EXPECT_EQ(l.gateway_port, 443);
   EXPECT_EQ(l.cert_file, "/etc/penstock/site.crt");
   EXPECT_EQ(l.key_file, "/keys/site.key");
   EXPECT_EQ(l.api_keys_file, "/etc/penstock/keys.yaml");
@@ -101,7 +103,8 @@ pools:
 TEST(Settings, NameFieldValueAndLineInEveryError) {
   EXPECT_EQ(
       error_of("listeners: [{addres: \":1\"}]\npools: [{name: a}]\n"),
-      "s.yaml: listeners[0]: unknown field \"addres\" (line 1), known: name, address, tls, apiKeysFile, "
+      "s.yaml: listeners[0]: unknown field \"addres\" (line 1), known: name, address, gatewayPort, tls, "
+      "apiKeysFile, "
       "limits, "
       "timeouts; listeners[0].address: \"\" is not \"host:port\", \":port\" or \"[ipv6]:port\" (line 1)");
   const std::string listener = "listeners: [{address: \":1\"}]\n";

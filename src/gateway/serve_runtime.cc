@@ -208,6 +208,7 @@ Status ServeRuntime::listen_all() {
     auto address = io::SocketAddress::parse(settings.address);
     if (!address.ok()) return address.error().wrap("listener " + settings.name);
     listener.address = *address;
+    listener.gateway_port = static_cast<uint16_t>(settings.gateway_port);
     if (settings.tls()) {
       io::TlsServerOptions tls;
       tls.certificates.push_back({settings.cert_file, settings.key_file});
