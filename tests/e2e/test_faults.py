@@ -68,7 +68,7 @@ def test_lone_surrogates_and_deep_nesting_reach_the_engine_or_fail_clearly(share
 def test_a_body_over_the_limit_is_413(start, tmp_path):
     engines = start.engines(1)
     settings = tmp_path / "settings.yaml"
-    settings.write_text("limits: {maxBodyBytes: 100Ki}\n")
+    settings.write_text("listeners: [{address: ':0', limits: {bodyBytes: 100Ki}}]\n")
     gateway = start.gateway("--settings", settings, model_servers=engines.urls)
     assert gateway.post(CHAT, body("x" * 50_000)).status_code == 200
     answer = gateway.post(CHAT, body("x" * 200_000))

@@ -198,7 +198,7 @@ endpoints:
 
 
 def test_check_prints_the_effective_configuration_of_the_seed(tmp_path):
-    out = subprocess.run([PENSTOCK, "check", "--config-file", ROOT / "deploy" / "examples" / "seed-epp-config.yaml"],
+    out = subprocess.run([PENSTOCK, "check", "--config-file", ROOT / "deploy" / "examples" / "epp-seed.yaml"],
                          capture_output=True, text=True, timeout=20)
     assert out.returncode == 0, out.stderr + out.stdout
     assert "{PluginRef: queue-scorer, Weight: 2.00} {PluginRef: kv-cache-utilization-scorer, Weight: 2.00} " \
