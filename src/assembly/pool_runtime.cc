@@ -268,7 +268,12 @@ Status PoolRuntime::reload(PoolSpec spec) {
       return status;
     }
   }
-  if (Status status = publish(std::move(*assembly)); !status.ok()) return status;
+  // A policy that would be the same stays, with what its plugins have learnt.
+  const bool same = assembly->policy->effective_config == policy()->effective_config &&
+                    spec_.settings.metrics.interval == former.settings.metrics.interval;
+  if (!same) {
+    if (Status status = publish(std::move(*assembly)); !status.ok()) return status;
+  }
   if (spec_.selector != former.selector || spec_.target_ports != former.target_ports) {
     for (const std::string& problem : members_.reconfigure(spec_.selector, spec_.target_ports)) {
       telemetry::log_warn(problem, {{"pool", spec_.settings.name}});

@@ -1,7 +1,10 @@
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "base/strings.h"
 #include "cli/commands.h"
@@ -16,7 +19,72 @@ struct ExplainFlags {
   std::string body_file;
   std::string path = "/v1/chat/completions";
   std::vector<std::string> headers;
+  bool json = false;
 };
+
+using Json = nlohmann::json;
+
+std::string text_of(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  if (it == object.end() || it->is_null()) return "";
+  return it->is_string() ? it->get<std::string>() : it->dump();
+}
+
+void append_profile(std::string& out, const Json& decision, const Json& profile) {
+  const std::string winner = text_of(decision, "endpoint");
+  out += fmt::format("\nprofile {}: {} candidates\n", text_of(profile, "profile"),
+                     text_of(profile, "candidates"));
+  for (const Json& filter : profile.value("filters", Json::array())) {
+    out += fmt::format("  filter {}: {} -> {}\n", text_of(filter, "plugin"), text_of(filter, "before"),
+                       text_of(filter, "after"));
+  }
+  for (const Json& candidate : profile.value("top", Json::array())) {
+    const std::string endpoint = text_of(candidate, "endpoint");
+    out += fmt::format("{} {}  total {:.4f}\n", endpoint == winner ? " *" : "  ", endpoint,
+                       candidate.value("total", 0.0));
+    for (const Json& scorer : profile.value("scorers", Json::array())) {
+      const std::string plugin = text_of(scorer, "plugin");
+      const double weight = scorer.value("weight", 1.0);
+      const double score = candidate.value("scores", Json::object()).value(plugin, 0.0);
+      std::string why;
+      for (const Json& line : decision.value("explanations", Json::array())) {
+        if (line.value("endpoint", "") == endpoint && line.value("scorer", "") == plugin &&
+            line.value("profile", "") == text_of(profile, "profile")) {
+          why = text_of(line, "text");
+        }
+      }
+      out += fmt::format("       {:<30} {:.4f} x {} = {:.4f}   {}\n", plugin, score, weight, score * weight,
+                         why);
+    }
+  }
+}
+
+// The decision as a person reads it. Anything unexpected in it is left out, not guessed.
+std::string render(const Json& decision) {
+  std::string out = fmt::format(
+      "model {} (sent as {}), pool {}, {} prompt tokens, priority {}, fairness id {}\n"
+      "policy epoch {}, membership epoch {}, signal epoch {}, fallback {}\n",
+      text_of(decision, "model"), text_of(decision, "target_model"), text_of(decision, "pool"),
+      text_of(decision, "prompt_tokens"), text_of(decision, "priority"), text_of(decision, "fairness_id"),
+      text_of(decision, "policy_epoch"), text_of(decision, "membership_epoch"),
+      text_of(decision, "signal_epoch"), text_of(decision, "fallback"));
+  for (const Json& profile : decision.value("profiles", Json::array()))
+    append_profile(out, decision, profile);
+  out += "\nsignals\n";
+  for (const Json& signal : decision.value("signals", Json::array())) {
+    const std::string state = text_of(signal, "state");
+    const bool known = state == "fresh" || state == "stale";
+    out +=
+        fmt::format("  {:<36} {:<18} {:>10} {:<9} {:<13} {}\n", text_of(signal, "endpoint"),
+                    text_of(signal, "signal"), known ? text_of(signal, "value") : "-",
+                    text_of(signal, "unit"), state, known ? "age " + text_of(signal, "age_ms") + " ms" : "");
+  }
+  if (const std::string error = text_of(decision, "error"); !error.empty()) out += "\nerror: " + error + "\n";
+  const std::string winner = text_of(decision, "endpoint");
+  out += winner.empty() ? "\nwinner: none\n"
+                        : fmt::format("\nwinner: {} ({})\n", winner, text_of(decision, "address"));
+  return out;
+}
 
 std::string percent_encode(std::string_view text) {
   static constexpr char kHex[] = "0123456789ABCDEF";
@@ -68,6 +136,13 @@ int explain(const ExplainFlags& flags) {
     complain(base + ": " + answer.error().message);
     return kFailed;
   }
+  if (answer->status == 200 && !flags.json) {
+    const Json decision = Json::parse(answer->body, nullptr, false);
+    if (decision.is_object()) {
+      std::fputs(render(decision).c_str(), stdout);
+      return kOk;
+    }
+  }
   std::fwrite(answer->body.data(), 1, answer->body.size(), answer->status == 200 ? stdout : stderr);
   if (!answer->body.ends_with('\n')) std::fputc('\n', answer->status == 200 ? stdout : stderr);
   return answer->status == 200 ? kOk : kFailed;
@@ -86,6 +161,7 @@ void add_explain(CLI::App& app, int& exit_code) {
       ->required();
   command->add_option("--path", flags->path, "Path the request would be sent to")->capture_default_str();
   command->add_option("--header", flags->headers, "Header of the request, 'name: value'; repeatable");
+  command->add_flag("--json", flags->json, "Print the decision record as JSON");
   command->footer("Example: penstock explain --admin http://127.0.0.1:9090 --body request.json");
   command->callback([flags, &exit_code] { exit_code = explain(*flags); });
 }

@@ -62,7 +62,9 @@ Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
       settings.listeners.push_back(std::move(listener));
     }
   }
-  if (settings.listeners.empty()) {
+  if (!flags.manifests.empty()) settings.manifests = flags.manifests;
+  // A Gateway in the manifests may bring the listeners.
+  if (settings.listeners.empty() && settings.manifests.empty()) {
     config::ListenerSettings listener;
     listener.name = "listener-0";
     listener.address = kDefaultListen;
@@ -73,7 +75,6 @@ Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
     if (!flags.tls_cert.empty()) listener.cert_file = flags.tls_cert;
     if (!flags.tls_key.empty()) listener.key_file = flags.tls_key;
   }
-  if (!flags.manifests.empty()) settings.manifests = flags.manifests;
   if (flags.loops >= 0) settings.loops = flags.loops;
   if (!flags.admin.empty()) settings.admin_address = flags.admin == "off" ? "" : flags.admin;
   if (flags.admin.empty() && flags.settings_file.empty()) settings.admin_address = kDefaultAdmin;
@@ -243,9 +244,9 @@ void add_serve(CLI::App& app, int& exit_code) {
       "serve",
       "Run the gateway: listen for clients, pick a replica for each request, proxy it, and say why.");
   auto flags = std::make_shared<ServeFlags>();
-  command->add_option(
-      "--listen", flags->listen,
-      "Address clients connect to: ':8080', '127.0.0.1:8080', '[::]:8080'; repeatable (default :8080)");
+  command->add_option("--listen", flags->listen,
+                      "Address clients connect to: ':8080', '127.0.0.1:8080', '[::]:8080'; repeatable "
+                      "(default: what the settings or a Gateway of the manifests name, else :8080)");
   command->add_option("--model-server", flags->model_servers,
                       "URL of one engine, 'http://10.0.0.1:8000'; repeatable");
   command->add_option("--endpoints-file", flags->endpoints_file,

@@ -132,7 +132,8 @@ void warn_unknown(const Node& item, const std::string& path, std::vector<std::st
                                                           "labels", "url",       "draining"};
   for (const auto& [key, value] : item.members) {
     if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end()) {
-      warnings.push_back(fmt::format("{}: unknown field \"{}\" is ignored (line {})", path, key, value.line));
+      warnings.push_back(
+          fmt::format("{}: unknown field \"{}\" is ignored (line {})", path, key, value.key_line));
     }
   }
 }

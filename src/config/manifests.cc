@@ -560,7 +560,7 @@ class Collector {
                                                             "status"};
     for (const auto& [key, value] : doc.node.members) {
       if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end()) {
-        errors_.add(doc.path, fmt::format("unknown field \"{}\"", key), value.line);
+        errors_.add(doc.path, fmt::format("unknown field \"{}\"", key), value.key_line);
       }
     }
   }

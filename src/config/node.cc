@@ -266,6 +266,7 @@ class TreeBuilder final : public YAML::EventHandler {
       if (parent.key == kMergeKey) {
         collect_merge(parent, std::move(node), mark);
       } else {
+        node.key_line = parent.key_mark.line + 1;
         parent.node.members.emplace_back(std::move(parent.key), std::move(node));
       }
     }

@@ -25,6 +25,7 @@ struct Node {
   struct Member;
   std::vector<Member> members;  // kMap; duplicate keys are refused by the parser
   int line = 0;                 // 1-based; 0: not from a document
+  int key_line = 0;             // of a map's member: where its key stands
   int column = 0;
 
   bool is_null() const { return kind == Kind::kNull; }

@@ -236,8 +236,9 @@ Status Binder::finish() {
         return match_ == Case::kInsensitive ? ascii_iequals(name, key) : name == key;
       });
       if (known) continue;
+      const std::string line = value.key_line > 0 ? fmt::format(" (line {})", value.key_line) : std::string();
       errors_.push_back(fmt::format("{}unknown field \"{}\"{}{}", path_.empty() ? "" : path_ + ": ", key,
-                                    where(&value), known_.empty() ? "" : ", known: " + joined(known_, ", ")));
+                                    line, known_.empty() ? "" : ", known: " + joined(known_, ", ")));
     }
   }
   if (errors_.empty()) return {};

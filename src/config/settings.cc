@@ -453,7 +453,7 @@ class SettingsDecoder {
       const bool known = std::any_of(out_.pools.begin(), out_.pools.end(), [&](const PoolSettings& p) {
         return out_.default_pool == p.name || out_.default_pool == p.ns + "/" + p.name;
       });
-      if (!known && out_.manifests.empty()) {
+      if (!known && out_.manifests.empty() && !out_.pools.empty()) {
         errors_.add("routing.defaultPool", fmt::format("\"{}\" is not a pool", out_.default_pool),
                     nodes.routing->line);
       }

@@ -138,7 +138,7 @@ void append_record_json(std::string& out, const DecisionRecord& record, std::str
   number(out, "prompt_tokens", record.prompt_tokens);
   number(out, "prefix_blocks_matched", uint64_t{record.prefix_blocks_matched});
   number(out, "prefix_blocks_total", uint64_t{record.prefix_blocks_total});
-  number(out, "seed", record.seed);
+  text(out, "seed", std::to_string(record.seed));  // JSON readers round integers beyond 2^53
   number(out, "policy_epoch", record.policy_epoch);
   number(out, "membership_epoch", record.membership_epoch);
   number(out, "signal_epoch", record.signal_epoch);

@@ -201,14 +201,53 @@ Status ServeRuntime::start() {
   return {};
 }
 
+// Listeners that only the manifests' Gateways name, one a port.
+std::vector<config::ListenerSettings> ServeRuntime::manifest_listeners() const {
+  std::vector<config::ListenerSettings> out;
+  for (const config::Gateway& gateway : manifests_.gateways) {
+    for (const config::Gateway::Listener& from : gateway.listeners) {
+      const std::string address = fmt::format(":{}", from.port);
+      if (std::any_of(out.begin(), out.end(), [&](const auto& have) { return have.address == address; }))
+        continue;
+      config::ListenerSettings listener;
+      listener.name = gateway.meta.name + "/" + from.name;
+      listener.address = address;
+      listener.cert_file = from.cert_file;
+      listener.key_file = from.key_file;
+      out.push_back(std::move(listener));
+    }
+  }
+  return out;
+}
+
+// The Gateway port whose routes a listener of ours serves: its own where a Gateway has it, else the only one.
+uint16_t ServeRuntime::gateway_port_for(uint16_t own) const {
+  std::vector<uint16_t> ports;
+  for (const config::Gateway& gateway : manifests_.gateways) {
+    for (const config::Gateway::Listener& listener : gateway.listeners) ports.push_back(listener.port);
+  }
+  if (ports.empty() || std::find(ports.begin(), ports.end(), own) != ports.end()) return 0;
+  std::sort(ports.begin(), ports.end());
+  if (ports.front() == ports.back()) return ports.front();
+  telemetry::log_warn("no Gateway listener has this port, so only routes without a Gateway are served on it",
+                      {{"port", own}});
+  return 0;
+}
+
 Status ServeRuntime::listen_all() {
+  if (options_.settings.listeners.empty()) options_.settings.listeners = manifest_listeners();
+  if (options_.settings.listeners.empty()) {
+    return invalid_config(
+        "no listener: use --listen, listeners in the settings, or a Gateway in the manifests");
+  }
   for (const config::ListenerSettings& settings : options_.settings.listeners) {
     GatewayListener listener;
     listener.settings = settings;
     auto address = io::SocketAddress::parse(settings.address);
     if (!address.ok()) return address.error().wrap("listener " + settings.name);
     listener.address = *address;
-    listener.gateway_port = static_cast<uint16_t>(settings.gateway_port);
+    listener.gateway_port = settings.gateway_port != 0 ? static_cast<uint16_t>(settings.gateway_port)
+                                                       : gateway_port_for(address->port());
     if (settings.tls()) {
       io::TlsServerOptions tls;
       tls.certificates.push_back({settings.cert_file, settings.key_file});

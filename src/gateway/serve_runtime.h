@@ -68,6 +68,8 @@ class ServeRuntime {
                                                      const config::Manifests& manifests) const;
   std::optional<size_t> default_pool() const;
   std::shared_ptr<const UpstreamSettings> upstream_of(const assembly::PoolRuntime& pool) const;
+  std::vector<config::ListenerSettings> manifest_listeners() const;
+  uint16_t gateway_port_for(uint16_t own) const;
   Status listen_all();
 
   ServeOptions options_;

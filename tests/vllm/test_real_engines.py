@@ -40,7 +40,7 @@ def test_a_repeated_prompt_hits_the_engines_cache(gateway):
         assert answer.status_code == 200, answer.text
         details = answer.json()["usage"].get("prompt_tokens_details") or {}
         cached = max(cached, details.get("cached_tokens") or 0)
-        winners.add(gateway.decision(request_id)["winner"])
+        winners.add(gateway.decision(request_id)["endpoint"])
     assert len(winners) == 1
     assert cached > 0
 
