@@ -77,6 +77,10 @@ Result<std::string> metrics_reference() {
   pool.name = "default";
   pool.discovery.static_urls = {"http://127.0.0.1:1"};
   options.settings.pools.push_back(pool);
+  config::ListenerSettings listener;
+  listener.name = "listener";
+  listener.address = "127.0.0.1:0";
+  options.settings.listeners.push_back(listener);
   options.settings.loops = 1;
   auto runtime = gateway::ServeRuntime::create(std::move(options));
   if (!runtime.ok()) return std::move(runtime).error();
