@@ -346,9 +346,16 @@ Result<std::vector<Node>> parse_stream(std::string_view text, std::string_view s
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);
     TreeBuilder builder(limits);
+    Node last;
     while (parser.HandleNextDocument(builder)) {
       if (!builder.has_root()) continue;
       Node root = builder.take_root();
+      // At text that can begin nothing ("," on a line of its own) yaml-cpp reports empty documents for ever.
+      if (root.is_null() && root.line == last.line && root.column == last.column) {
+        return at(source, root.line, root.column, "unexpected text");
+      }
+      last.line = root.line;
+      last.column = root.column;
       if (!root.is_null()) documents.push_back(std::move(root));
     }
   } catch (const Refusal& refusal) {

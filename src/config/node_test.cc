@@ -70,6 +70,8 @@ TEST(Node, SaysWhereSyntaxBreaks) {
   EXPECT_THAT(error_of(std::string_view("a: \x04 b", 6)), testing::HasSubstr("control character 0x04"));
   EXPECT_THAT(error_of("a: .inf"), testing::HasSubstr("not a number JSON can hold"));
   EXPECT_THAT(error_of("a: !mine 3"), testing::HasSubstr("unsupported tag"));
+  EXPECT_EQ(error_of("# x\n, u "), "test.yaml: line 2, column 1: unexpected text");
+  EXPECT_EQ(error_of("a: 1\n---\n, u "), "test.yaml: line 3, column 1: unexpected text");
   EXPECT_THAT(error_of("[a]: 1"), testing::HasSubstr("cannot be a key"));
   EXPECT_THAT(error_of("a: 1\n---\nb: 1\n"), testing::HasSubstr("one document expected"));
 }
