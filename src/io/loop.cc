@@ -61,7 +61,7 @@ LoopImpl& impl_of(Loop& loop) {
 }
 
 LoopImpl::LoopImpl(Loop& owner)
-    : loop(owner), context(BOOST_ASIO_CONCURRENCY_HINT_UNSAFE_IO), alarm(context) {}
+    : loop(owner), context(BOOST_ASIO_CONCURRENCY_HINT_UNSAFE_IO), sockets(context), alarm(context) {}
 
 LoopImpl::~LoopImpl() = default;
 

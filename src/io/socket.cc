@@ -4,9 +4,13 @@
 #include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <cstring>
 
@@ -16,71 +20,87 @@
 
 namespace penstock::io::detail {
 
-// The handler of one Asio wait. Holds a reference to the socket; its operation lives in the socket's slot.
-struct SocketWaitHandler {
-  template <typename T>
-  struct SlotAllocator {
-    using value_type = T;
-    explicit SlotAllocator(Socket::Slot* s) : slot(s) {}
-    template <typename U>
-    SlotAllocator(const SlotAllocator<U>& other) : slot(other.slot) {}
-    T* allocate(size_t n) {
-      if (!slot->used && n * sizeof(T) <= sizeof(slot->bytes)) {
-        slot->used = true;
-        return reinterpret_cast<T*>(slot->bytes);
-      }
-      return static_cast<T*>(::operator new(n * sizeof(T)));
-    }
-    void deallocate(T* p, size_t) {
-      if (reinterpret_cast<char*>(p) == slot->bytes) {
-        slot->used = false;
-      } else {
-        ::operator delete(p);
-      }
-    }
-    template <typename U>
-    bool operator==(const SlotAllocator<U>& other) const {
-      return slot == other.slot;
-    }
-    Socket::Slot* slot;
-  };
-  using allocator_type = SlotAllocator<char>;
-  allocator_type get_allocator() const { return allocator_type(&socket->slots_[write ? 1 : 0]); }
+// --- SocketSet ---
 
-  SocketWaitHandler(Socket* s, bool w) : socket(s), write(w) { ++socket->references_; }
-  SocketWaitHandler(const SocketWaitHandler& other) : socket(other.socket), write(other.write) {
-    ++socket->references_;
-  }
-  SocketWaitHandler& operator=(const SocketWaitHandler&) = delete;
-  ~SocketWaitHandler() { socket->unref(); }
-  void operator()(const boost::system::error_code& error) const {
-    if (!error) {
-      socket->on_ready(write);
-    } else {
-      socket->armed_[write ? 1 : 0] = false;
-    }
-  }
+SocketSet::SocketSet(asio::io_context& context) : context_(context), set_(context) {
+  boost::system::error_code error;
+  set_.assign(::epoll_create1(EPOLL_CLOEXEC), error);
+  wait();
+}
 
-  Socket* socket;
-  bool write;
-};
+int SocketSet::add(int fd, Socket* socket) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  event.data.ptr = socket;
+  return ::epoll_ctl(set_.native_handle(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : errno;
+}
+
+void SocketSet::wait() {
+  set_.async_wait(asio::posix::descriptor_base::wait_read, [this](const boost::system::error_code& error) {
+    if (!error) dispatch();
+  });
+}
+
+void SocketSet::dispatch() {
+  std::array<epoll_event, 256> events;
+  const int count = ::epoll_wait(set_.native_handle(), events.data(), static_cast<int>(events.size()), 0);
+  dispatching_ = true;
+  for (int i = 0; i < count; ++i) {
+    static_cast<Socket*>(events[static_cast<size_t>(i)].data.ptr)
+        ->on_events(events[static_cast<size_t>(i)].events);
+  }
+  dispatching_ = false;
+  for (Socket* socket : buried_) delete socket;
+  buried_.clear();
+  wait();
+}
+
+void SocketSet::bury(Socket* socket) {
+  if (dispatching_) {
+    buried_.push_back(socket);
+  } else {
+    delete socket;
+  }
+}
+
+void SocketSet::check_later(Socket* socket) {
+  checks_.push_back(socket);
+  if (checks_posted_) return;
+  checks_posted_ = true;
+  asio::post(context_, [this] { run_checks(); });
+}
+
+void SocketSet::forget_check(Socket* socket) {
+  std::replace(checks_.begin(), checks_.end(), socket, static_cast<Socket*>(nullptr));
+  std::replace(running_.begin(), running_.end(), socket, static_cast<Socket*>(nullptr));
+}
+
+void SocketSet::run_checks() {
+  checks_posted_ = false;
+  running_.swap(checks_);
+  for (size_t i = 0; i < running_.size(); ++i) {
+    if (running_[i] != nullptr) running_[i]->check();
+  }
+  running_.clear();
+}
+
+// --- Socket ---
 
 void SocketDeleter::operator()(Socket* socket) const {
   socket->close();
-  socket->unref();
+  impl_of(socket->loop_).sockets.bury(socket);
 }
 
 SocketPtr Socket::adopt(Loop& loop, int fd) {
   return SocketPtr(new Socket(loop, fd));
 }
 
-Socket::Socket(Loop& loop, int fd) : loop_(loop), descriptor_(impl_of(loop).context.get_executor()), fd_(fd) {
-  boost::system::error_code error;
-  descriptor_.assign(fd, error);
-  if (error) {
+Socket::Socket(Loop& loop, int fd) : loop_(loop), fd_(fd) {
+  const int error = impl_of(loop).sockets.add(fd, this);
+  if (error != 0) {
     ::close(fd);
     fd_ = -1;
-    last_error_ = error.value();
+    last_error_ = error;
   }
 }
 
@@ -88,33 +108,34 @@ Socket::~Socket() {
   if (ssl_ != nullptr) SSL_free(ssl_);
 }
 
-void Socket::unref() {
-  if (--references_ == 0) delete this;
-}
-
 std::string Socket::error_text() const {
   if (!tls_error_.empty()) return tls_error_;
   return std::strerror(last_error_);
 }
 
-void Socket::arm(bool write) {
-  const int direction = write ? 1 : 0;
-  if (armed_[direction] || !is_open()) return;
-  armed_[direction] = true;
-  descriptor_.async_wait(write ? Descriptor::wait_write : Descriptor::wait_read,
-                         SocketWaitHandler(this, write));
+void Socket::on_events(uint32_t events) {
+  if (!is_open()) return;  // closed earlier in this batch
+  constexpr uint32_t kEnd = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+  if ((events & kEnd) != 0) ended_ = true;
+  if ((events & (EPOLLIN | kEnd)) != 0) {
+    maybe_readable_ = true;
+    wake_reader();
+    if (!is_open()) return;
+  }
+  if ((events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0) wake_writer();
 }
 
-void Socket::on_ready(bool write) {
-  const int direction = write ? 1 : 0;
-  armed_[direction] = false;
-  if (!is_open()) return;
-  if (!write) maybe_readable_ = true;
-  if (Readiness* waiter = std::exchange(waiting_[direction], nullptr)) {
+void Socket::wake_reader() {
+  if (Readiness* waiter = std::exchange(waiting_[0], nullptr)) {
     waiter->wait_.complete(Wait::Outcome::kReady);
     return;
   }
-  if (!write && watcher_ != nullptr) watcher_(watcher_context_);
+  if (Watcher watcher = std::exchange(watcher_, nullptr)) watcher(watcher_context_);
+}
+
+void Socket::check() {
+  check_queued_ = false;
+  if (is_open() && maybe_readable_ && waiting_[0] == nullptr) wake_reader();
 }
 
 void Socket::Readiness::abandoned(void* self) {
@@ -126,13 +147,14 @@ void Socket::Readiness::await_suspend(std::coroutine_handle<> handle) {
   socket_.waiting_[write_ ? 1 : 0] = this;
   wait_.on_abandon(&Readiness::abandoned, this);
   wait_.start(handle, timeout_, token_);
-  socket_.arm(write_);
 }
 
 void Socket::watch(Watcher watcher, void* context) {
   watcher_ = watcher;
   watcher_context_ = context;
-  arm(false);
+  if (!maybe_readable_ || check_queued_) return;
+  check_queued_ = true;
+  impl_of(loop_).sockets.check_later(this);
 }
 
 void Socket::wake_writer() {
@@ -142,6 +164,7 @@ void Socket::wake_writer() {
 ptrdiff_t Socket::tls_result(int result, bool writing) {
   switch (SSL_get_error(ssl_, result)) {
     case SSL_ERROR_WANT_READ:
+      maybe_readable_ = false;
       (writing ? tls_write_wants_read_ : tls_read_wants_write_) = writing;
       return kWouldBlock;
     case SSL_ERROR_WANT_WRITE:
@@ -179,7 +202,7 @@ ptrdiff_t Socket::try_read(char* into, size_t bytes) {
   for (;;) {
     const ssize_t got = ::recv(fd_, into, bytes, 0);
     if (got >= 0) {
-      maybe_readable_ = static_cast<size_t>(got) == bytes || got == 0;
+      maybe_readable_ = static_cast<size_t>(got) == bytes || ended_;
       return got;
     }
     if (errno == EINTR) continue;
@@ -382,9 +405,11 @@ void Socket::close() {
     ERR_clear_error();
   }
   watcher_ = nullptr;
-  fd_ = -1;
-  boost::system::error_code ignored;
-  descriptor_.close(ignored);
+  if (check_queued_) {
+    check_queued_ = false;
+    impl_of(loop_).sockets.forget_check(this);
+  }
+  ::close(std::exchange(fd_, -1));
   for (Readiness*& waiter : waiting_)
     if (waiter != nullptr) std::exchange(waiter, nullptr)->wait_.complete_later(Wait::Outcome::kReady);
 }

@@ -2,8 +2,6 @@
 
 #include <sys/uio.h>
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/basic_stream_descriptor.hpp>
 #include <coroutine>
 #include <cstddef>
 #include <memory>
@@ -19,9 +17,9 @@ struct ssl_st;
 namespace penstock::io::detail {
 
 // A TCP socket of one loop, plain or TLS. I/O is tried first; only when the kernel has nothing (or no room)
-// is readiness waited for, through one Asio wait per direction that stays armed until it fires, whoever is
-// interested then: a waiting reader, or the watcher that notices the peer's end while nobody reads.
-// Freed when its owner has let go and the armed waits have come back.
+// is readiness waited for. Events come by edges (SocketSet): one that finds nobody waiting is remembered in
+// maybe_readable(), so a wait is only sound after a try that gave kWouldBlock, or while maybe_readable() is
+// false. Who is told: a waiting reader, else the watcher that notices the peer's end while nobody reads.
 class Socket {
  public:
   // Result of a try: bytes moved, or one of these.
@@ -40,7 +38,7 @@ class Socket {
   ptrdiff_t try_read(char* into, size_t bytes);
   // Bytes taken (less than all: no room for more); kWouldBlock; kFailed.
   ptrdiff_t try_write(const iovec* pieces, size_t count);
-  // False after a read that got less than it asked for: waiting is then cheaper than trying.
+  // False once everything that was announced has been read: waiting is then cheaper than trying.
   bool maybe_readable() const { return maybe_readable_; }
 
   class Readiness {
@@ -102,37 +100,31 @@ class Socket {
 
  private:
   friend struct SocketDeleter;
-  friend struct SocketWaitHandler;
-  using Descriptor = boost::asio::posix::basic_stream_descriptor<boost::asio::io_context::executor_type>;
-  struct Slot {
-    alignas(std::max_align_t) char bytes[192];
-    bool used = false;
-  };
+  friend class SocketSet;
 
   Socket(Loop& loop, int fd);
   ~Socket();
-  void arm(bool write);
-  void on_ready(bool write);
-  void unref();
+  void on_events(uint32_t events);
+  void wake_reader();
+  // The watcher's turn for what had come before it watched.
+  void check();
   ptrdiff_t tls_result(int result, bool writing);
   Task<Status> handshake(Duration timeout, CancelToken token);
 
   Loop& loop_;
-  Descriptor descriptor_;
   int fd_;
   int last_error_ = 0;
-  uint32_t references_ = 1;
-  bool armed_[2] = {false, false};  // read, write
   bool maybe_readable_ = true;
+  bool ended_ = false;         // the peer has shut down or failed: reading gives its last bytes, then the end
+  bool check_queued_ = false;  // SocketSet::check_later()
   bool tls_read_wants_write_ = false;
   bool tls_write_wants_read_ = false;
-  bool tls_broken_ = false;  // no close_notify after a fatal error
-  Readiness* waiting_[2] = {nullptr, nullptr};
+  bool tls_broken_ = false;                     // no close_notify after a fatal error
+  Readiness* waiting_[2] = {nullptr, nullptr};  // read, write
   Watcher watcher_ = nullptr;
   void* watcher_context_ = nullptr;
   ssl_st* ssl_ = nullptr;
   std::string tls_error_;
-  Slot slots_[2];
 };
 
 // Non-blocking, close-on-exec, TCP_NODELAY.
