@@ -74,6 +74,11 @@ bool loads_adapters(std::string_view path) {
          path == "/adapters" || path.starts_with("/adapters/");
 }
 
+bool lists_models(const io::RequestHead& head) {
+  return (head.method == "GET" || head.method == "HEAD") &&
+         (head.path == "/v1/models" || head.path.starts_with("/v1/models/"));
+}
+
 class Exchange {
  public:
   Exchange(Core& core, LoopPart& part, ListenerState& listener, HttpExchange& http, ExchangeState& state)
@@ -101,28 +106,32 @@ class Exchange {
   Task<void> fail_waiting(std::string_view reason);
   Task<void> respond_json(int status, std::string_view body);
 
-  Task<void> route();
-  Task<void> serve_models(bool all_pools, size_t pool_index);
-  Task<void> serve_pool(PoolPart& pool, const RouteRule& rule);
-  Task<void> serve_service(ServiceState& service, const RouteRule& rule);
+  // Logic is in plain functions, waiting in few coroutines: a request that waits for its engine keeps the
+  // frames it is nested in, and with many in flight those are what misses the cache. The plain ones set
+  // `failure_` and `refusal_` when the request ends here.
+  bool admit();
+  bool routed_by_model() const;
+  bool read_model();
+  enum class Target : uint8_t { kRefused, kPool, kService, kModels };
+  Target find_target();
+  bool decide(PoolPart& pool);
+  Target refuse(ErrorCode code, std::string message, std::string_view reason);
 
-  struct Attempt {
-    io::HttpCall call;
-    const io::ResponseHead* head = nullptr;  // nullptr: `error` says why
-    Error error;
-    bool sent = false;  // the request may have reached the engine
-  };
-  Task<void> forward(PoolPart& pool);
-  Task<void> attempt(PoolPart& pool, const Endpoint& endpoint, const UpstreamSettings& settings,
-                     Attempt& out);
+  Task<void> serve_pool_models();
+  Task<void> serve_service(ServiceState& service);
+
+  // One attempt at an endpoint: sets `call_`, and `answer_` or `failure_`.
+  Task<void> attempt(PoolPart& pool, const Endpoint& endpoint);
+  enum class Next : uint8_t { kAnswer, kAgain, kFail };
+  Next after_attempt(PoolPart& pool, const Endpoint& endpoint);
   bool choose_another(PoolPart& pool, std::string_view reason);
-  Task<void> stream_back(PoolPart& pool, Attempt& done);
-  Task<void> stream_service(io::HttpCall& call, const io::ResponseHead& head);
+  Task<void> stream_back();
+  Task<void> stream_service();
   // Reads the body into memory within the limits; false: the exchange is over.
   Task<bool> read_body();
 
   // `otherwise` holds where the rule sets no timeout; zero: none.
-  void start_deadline(const RouteRule& rule, Duration otherwise);
+  void start_deadline(Duration otherwise);
   static void total_expired(void* self);
   void convert_fields();
   std::string_view endpoint_header() const {
@@ -145,7 +154,10 @@ class Exchange {
   std::string_view request_id_;
   std::string_view identity_;
   std::shared_ptr<const config::ApiKeys> keys_;
-  std::shared_ptr<const RouteTable> routes_;
+  std::shared_ptr<const RouteTable> routes_;  // keeps `rule_`
+  const RouteRule* rule_ = nullptr;
+  size_t backend_ = 0;      // index of the pool or service
+  bool all_pools_ = false;  // models of every pool are asked for
   std::shared_ptr<const UpstreamSettings> upstream_;
   director::Pool* pool_ = nullptr;  // set: the observer was started and ends the accounts
   protocol::PaddedBody body_;
@@ -154,6 +166,10 @@ class Exchange {
   std::string_view parsed_by_;
   ApiKind api_ = ApiKind::kNone;
   Error failure_;
+  std::string_view refusal_;  // a literal: why the request ends, for the accounts
+  io::HttpCall call_;
+  const io::ResponseHead* answer_ = nullptr;
+  bool sent_ = false;  // the request may have reached the engine
   uint32_t attempts_ = 0;
   std::array<EndpointSlot, kMaxExcluded> excluded_{};
   size_t excluded_count_ = 0;
@@ -161,6 +177,58 @@ class Exchange {
 };
 
 Task<void> Exchange::run() {
+  if (!admit()) {
+    co_await fail(refusal_);
+    co_return;
+  }
+  if (routed_by_model()) {
+    if (!co_await read_body()) co_return;
+    if (!read_model()) {
+      co_await fail(refusal_);
+      co_return;
+    }
+  }
+  switch (find_target()) {
+    case Target::kRefused:
+      co_await fail(refusal_);
+      co_return;
+    case Target::kModels:
+      co_await serve_pool_models();
+      co_return;
+    case Target::kService:
+      co_await serve_service(*core_.services[backend_]);
+      co_return;
+    case Target::kPool:
+      break;
+  }
+  PoolPart& pool = *part_.pools[backend_];
+  if (!co_await read_body()) co_return;
+  if (!decide(pool)) {
+    co_await fail(refusal_);
+    co_return;
+  }
+  start_deadline(upstream_->deadlines.total);
+  Next next = Next::kAgain;
+  while (next == Next::kAgain) {
+    const std::shared_ptr<const Endpoint> endpoint = state_.request.endpoint;
+    co_await attempt(pool, *endpoint);
+    next = after_attempt(pool, *endpoint);
+  }
+  if (next == Next::kFail) {
+    co_await fail_waiting(refusal_);
+  } else {
+    co_await stream_back();
+  }
+  state_.total_timer.disarm();
+}
+
+Exchange::Target Exchange::refuse(ErrorCode code, std::string message, std::string_view reason) {
+  failure_ = Error{code, std::move(message)};
+  refusal_ = reason;
+  return Target::kRefused;
+}
+
+bool Exchange::admit() {
   const io::RequestHead& head = http_.request();
   if (core_.options.trust_request_id) request_id_ = usable_request_id(head.fields);
   if (request_id_.empty()) {
@@ -171,10 +239,9 @@ Task<void> Exchange::run() {
   const int64_t active = core_.active_requests.load(std::memory_order_relaxed);
   const int64_t here = listener_.streams.load(std::memory_order_relaxed);
   if (active > core_.options.streams || here > listener_.config.settings.limits.streams) {
-    failure_ = Error{ErrorCode::kServiceUnavailable,
-                     "the gateway serves as many requests as its limit allows (streams)"};
-    co_await fail("limit_streams");
-    co_return;
+    refuse(ErrorCode::kServiceUnavailable,
+           "the gateway serves as many requests as its limit allows (streams)", "limit_streams");
+    return false;
   }
 
   keys_ = listener_.api_keys.version() == 0 ? nullptr : listener_.api_keys.get();
@@ -182,27 +249,48 @@ Task<void> Exchange::run() {
     Result<std::string_view> caller = identify(*keys_, head.fields);
     if (!caller.ok()) {
       failure_ = std::move(caller).error();
-      co_await fail("unauthorized");
-      co_return;
+      refusal_ = "unauthorized";
+      return false;
     }
     identity_ = *caller;
   }
   if (is_websocket(head.fields) || head.method == "CONNECT") {
-    failure_ = Error{ErrorCode::kNotImplemented, "this gateway does not pass WebSocket upgrades and CONNECT"};
-    co_await fail("not_supported");
-    co_return;
+    refuse(ErrorCode::kNotImplemented, "this gateway does not pass WebSocket upgrades and CONNECT",
+           "not_supported");
+    return false;
   }
-  co_await route();
-}
-
-Task<void> Exchange::route() {
-  const io::RequestHead& head = http_.request();
   routes_ = part_.routes.current();
   if (routes_ == nullptr) {
-    failure_ = Error{ErrorCode::kServiceUnavailable, "the gateway has no routes yet"};
-    co_await fail("no_routes");
-    co_return;
+    refuse(ErrorCode::kServiceUnavailable, "the gateway has no routes yet", "no_routes");
+    return false;
   }
+  return true;
+}
+
+bool Exchange::routed_by_model() const {
+  const io::RequestHead& head = http_.request();
+  return routes_->needs_model(listener_.route_port, head.authority) && !lists_models(head) &&
+         http_.content_length() != uint64_t{0} && core_.parsers->claims(head.path);
+}
+
+bool Exchange::read_model() {
+  const std::string_view path = http_.request().path;
+  convert_fields();
+  const protocol::RequestParser& parser = *core_.parsers->find(path);
+  auto parsed = parser.parse(path, state_.decision_fields, body_, state_.request.arena);
+  if (!parsed.ok()) {
+    failure_ = std::move(parsed).error();
+    refusal_ = "bad_request";
+    return false;
+  }
+  parsed_ = *parsed;
+  parsed_by_ = parser.type();
+  api_ = parsed_.api;
+  return true;
+}
+
+Exchange::Target Exchange::find_target() {
+  const io::RequestHead& head = http_.request();
   RouteQuery query;
   query.port = listener_.route_port;
   query.host = head.authority;
@@ -210,59 +298,44 @@ Task<void> Exchange::route() {
   query.path = head.path;
   query.query = head.query;
   query.headers = head.fields.all();
-  const bool by_model = routes_->needs_model(query.port, query.host);
-  const bool lists_models = (head.method == "GET" || head.method == "HEAD") &&
-                            (head.path == "/v1/models" || head.path.starts_with("/v1/models/"));
-  if (by_model && !lists_models && http_.content_length() != uint64_t{0} &&
-      core_.parsers->claims(head.path)) {
-    if (!co_await read_body()) co_return;
-    convert_fields();
-    const protocol::RequestParser& parser = *core_.parsers->find(head.path);
-    auto parsed = parser.parse(head.path, state_.decision_fields, body_, state_.request.arena);
-    if (!parsed.ok()) {
-      failure_ = std::move(parsed).error();
-      co_await fail("bad_request");
-      co_return;
+  query.model = parsed_.model;
+  rule_ = routes_->match(query);
+  if (rule_ == nullptr) {
+    if (lists_models(head) && routes_->needs_model(query.port, query.host)) {
+      all_pools_ = true;
+      return Target::kModels;
     }
-    parsed_ = *parsed;
-    parsed_by_ = parser.type();
-    api_ = parsed_.api;
-    query.model = parsed_.model;
-  }
-  const RouteRule* rule = routes_->match(query);
-  if (lists_models && by_model && rule == nullptr) {
-    co_await serve_models(true, 0);
-    co_return;
-  }
-  if (rule == nullptr) {
     if (!query.model.empty()) {
-      failure_ =
-          Error{ErrorCode::kNotFound, "no route matches the request: the model `" + std::string(query.model) +
-                                          "` does not exist behind " + std::string(head.path)};
-      co_await fail("no_route");
-    } else {
-      failure_ = Error{ErrorCode::kNotFound,
-                       "no route matches " + std::string(head.method) + " " + std::string(head.path)};
-      co_await fail("no_route");
+      return refuse(ErrorCode::kNotFound,
+                    "no route matches the request: the model `" + std::string(query.model) +
+                        "` does not exist behind " + std::string(head.path),
+                    "no_route");
     }
-    co_return;
+    return refuse(ErrorCode::kNotFound,
+                  "no route matches " + std::string(head.method) + " " + std::string(head.path), "no_route");
   }
-  const RouteBackend* backend = rule->choose(part_.random);
-  if (backend == nullptr || backend->kind == RouteBackend::Kind::kInvalid) {
-    failure_ = Error{ErrorCode::kInternal, backend == nullptr
-                                               ? "route " + rule->route_name + " has no backend"
-                                               : "route " + rule->route_name +
-                                                     " names a backend that is not known: " + backend->name};
-    co_await fail("invalid_backend");
-    co_return;
+  const RouteBackend* backend = rule_->choose(part_.random);
+  if (backend == nullptr) {
+    return refuse(ErrorCode::kInternal, "route " + rule_->route_name + " has no backend", "invalid_backend");
   }
-  if (backend->kind == RouteBackend::Kind::kService) {
-    co_await serve_service(*core_.services[backend->index], *rule);
-  } else if (lists_models) {
-    co_await serve_models(false, backend->index);
-  } else {
-    co_await serve_pool(*part_.pools[backend->index], *rule);
+  backend_ = backend->index;
+  if (backend->kind == RouteBackend::Kind::kInvalid) {
+    return refuse(ErrorCode::kInternal,
+                  "route " + rule_->route_name + " names a backend that is not known: " + backend->name,
+                  "invalid_backend");
   }
+  if (backend->kind == RouteBackend::Kind::kService) return Target::kService;
+  if (lists_models(head)) return Target::kModels;
+  if (loads_adapters(head.path)) {
+    return refuse(ErrorCode::kNotImplemented,
+                  "adapters are loaded and unloaded per replica; ask the engines directly", "not_supported");
+  }
+  const std::string_view type = head.fields.get("content-type");
+  if (type.size() >= 10 && ascii_iequals(type.substr(0, 10), "multipart/")) {
+    return refuse(ErrorCode::kNotImplemented, "this gateway does not route multipart bodies yet",
+                  "not_supported");
+  }
+  return Target::kPool;
 }
 
 void Exchange::convert_fields() {
@@ -308,23 +381,9 @@ Task<bool> Exchange::read_body() {
   co_return true;
 }
 
-Task<void> Exchange::serve_pool(PoolPart& pool, const RouteRule& rule) {
+bool Exchange::decide(PoolPart& pool) {
   const io::RequestHead& head = http_.request();
-  if (loads_adapters(head.path)) {
-    failure_ = Error{ErrorCode::kNotImplemented,
-                     "adapters are loaded and unloaded per replica; ask the engines directly"};
-    co_await fail("not_supported");
-    co_return;
-  }
-  const std::string_view type = head.fields.get("content-type");
-  if (type.size() >= 10 && ascii_iequals(type.substr(0, 10), "multipart/")) {
-    failure_ = Error{ErrorCode::kNotImplemented, "this gateway does not route multipart bodies yet"};
-    co_await fail("not_supported");
-    co_return;
-  }
-  if (!co_await read_body()) co_return;
   convert_fields();
-
   upstream_ = pool.upstream.current();
   pool_ = pool.shared.config.pool;
   state_.observer.start(*pool_, state_.request, core_.access_log, part_.loop.index());
@@ -342,19 +401,15 @@ Task<void> Exchange::serve_pool(PoolPart& pool, const RouteRule& rule) {
   }
   Status decided = pool.director.decide(state_.request, input);
   api_ = state_.request.inference.api;
-  if (!decided.ok()) {
-    failure_ = std::move(decided).error();
-    co_await fail("rejected");
-    co_return;
-  }
-  start_deadline(rule, upstream_->deadlines.total);
-  co_await forward(pool);
-  state_.total_timer.disarm();
+  if (decided.ok()) return true;
+  failure_ = std::move(decided).error();
+  refusal_ = "rejected";
+  return false;
 }
 
-void Exchange::start_deadline(const RouteRule& rule, Duration otherwise) {
-  Duration total = rule.request_timeout.value_or(otherwise);
-  const Duration backend = rule.backend_timeout.value_or(Duration::zero());
+void Exchange::start_deadline(Duration otherwise) {
+  Duration total = rule_->request_timeout.value_or(otherwise);
+  const Duration backend = rule_->backend_timeout.value_or(Duration::zero());
   if (backend > Duration::zero() && (total == Duration::zero() || backend < total)) total = backend;
   state_.total_expired = false;
   state_.cancel.reset();
@@ -368,8 +423,9 @@ void Exchange::total_expired(void* context) {
   state->cancel.cancel();
 }
 
-Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint, const UpstreamSettings& settings,
-                             Attempt& out) {
+Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint) {
+  ++attempts_;
+  const UpstreamSettings& settings = *upstream_;
   const io::RequestHead& head = http_.request();
   const director::Request& request = state_.request;
   RequestRules rules;
@@ -399,26 +455,26 @@ Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint, const Ups
   options.token = state_.cancel.token();
 
   for (;;) {
-    out.head = nullptr;
-    out.sent = false;
+    answer_ = nullptr;
+    sent_ = false;
     Result<io::HttpCall> started =
         co_await pool.client.start(pool.destination(endpoint, upstream_), message, options);
     if (!started.ok()) {
-      out.error = std::move(started).error();
+      failure_ = std::move(started).error();
       co_return;
     }
-    out.call = *std::move(started);
-    out.sent = true;
-    Result<const io::ResponseHead*> answer = co_await out.call.response();
+    call_ = *std::move(started);
+    sent_ = true;
+    Result<const io::ResponseHead*> answer = co_await call_.response();
     if (answer.ok()) {
-      out.head = *answer;
+      answer_ = *answer;
       co_return;
     }
-    out.error = std::move(answer).error();
-    if (!out.call.failed_stale() || options.fresh_connection) co_return;
+    failure_ = std::move(answer).error();
+    if (!call_.failed_stale() || options.fresh_connection) co_return;
     // The engine had closed the idle connection; it saw nothing of this request.
     options.fresh_connection = true;
-    out.call.close();
+    call_.close();
     pool_->metrics.retries.with({pool_->name, "stale_connection"}).add();
   }
 }
@@ -439,41 +495,31 @@ bool Exchange::choose_another(PoolPart& pool, std::string_view reason) {
   return true;
 }
 
-Task<void> Exchange::forward(PoolPart& pool) {
-  for (;;) {
-    ++attempts_;
-    Attempt done;
-    const std::shared_ptr<const Endpoint> endpoint = state_.request.endpoint;
-    co_await attempt(pool, *endpoint, *upstream_, done);
-    now_ = core_.clock.now();
-    if (done.head == nullptr) {
-      const bool cancelled = client_gone() || state_.total_expired;
-      // Only what certainly never reached an engine may go to another one.
-      const bool retriable = !done.sent && !cancelled;
-      if (!cancelled) note_failure(*endpoint, now_, pool.shared, done.sent ? 2 : 0);
-      done.call.close();
-      if (retriable && choose_another(pool, "connect")) continue;
-      failure_ = std::move(done.error);
-      co_await fail_waiting(done.sent ? "engine_error" : "connect");
-      co_return;
-    }
-    if (done.head->status == 503) {
-      note_failure(*endpoint, now_, pool.shared, 2);
-      if (choose_another(pool, "status_503")) {
-        done.call.close();
-        continue;
-      }
-    } else if (done.head->status < 500) {
-      note_success(*endpoint);
-    }
-    co_await stream_back(pool, done);
-    co_return;
+Exchange::Next Exchange::after_attempt(PoolPart& pool, const Endpoint& endpoint) {
+  if (answer_ == nullptr) {
+    const bool cancelled = client_gone() || state_.total_expired;
+    if (!cancelled) note_failure(endpoint, core_.clock.now(), pool.shared, sent_ ? 2 : 0);
+    call_.close();
+    // Only what certainly never reached an engine may go to another one.
+    if (!sent_ && !cancelled && choose_another(pool, "connect")) return Next::kAgain;
+    refusal_ = sent_ ? "engine_error" : "connect";
+    return Next::kFail;
   }
+  if (answer_->status == 503) {
+    note_failure(endpoint, core_.clock.now(), pool.shared, 2);
+    if (choose_another(pool, "status_503")) {
+      call_.close();
+      return Next::kAgain;
+    }
+  } else if (answer_->status < 500) {
+    note_success(endpoint);
+  }
+  return Next::kAnswer;
 }
 
-Task<void> Exchange::stream_back(PoolPart&, Attempt& done) {
+Task<void> Exchange::stream_back() {
   director::Observer& observer = state_.observer;
-  const io::ResponseHead& head = *done.head;
+  const io::ResponseHead& head = *answer_;
   observer.head(head.status, head.fields.get("content-type"), head.fields.get("content-encoding"));
   const bool changed = observer.rewrites();
   state_.fields.clear();
@@ -481,7 +527,7 @@ Task<void> Exchange::stream_back(PoolPart&, Attempt& done) {
   const int status = head.status;
   Status wrote =
       http_.write_head(status, state_.fields,
-                       response_framing(http_.request().method, status, done.call.content_length(), changed));
+                       response_framing(http_.request().method, status, call_.content_length(), changed));
   if (!wrote.ok()) {
     failure_ = std::move(wrote).error();
     co_await fail("engine_error");
@@ -495,10 +541,10 @@ Task<void> Exchange::stream_back(PoolPart&, Attempt& done) {
       wrote = co_await http_.flush();
       if (!wrote.ok()) break;
     }
-    Result<BodyPiece> piece = co_await done.call.read();
+    Result<BodyPiece> piece = co_await call_.read();
     now_ = core_.clock.now();
     if (!piece.ok()) {
-      done.call.close();
+      call_.close();
       if (client_gone()) {
         end(status, gone_reason(), nullptr);
         co_return;
@@ -523,9 +569,9 @@ Task<void> Exchange::stream_back(PoolPart&, Attempt& done) {
     observer.piece(piece->data, now_, state_.pieces);
     if (piece->last) {
       observer.body_end(state_.pieces);
-      wrote = co_await http_.finish(state_.pieces, done.call.trailers().all());
+      wrote = co_await http_.finish(state_.pieces, call_.trailers().all());
       if (!wrote.ok()) break;
-      done.call.close();
+      call_.close();
       end(status, "ok", nullptr);
       co_return;
     }
@@ -534,12 +580,12 @@ Task<void> Exchange::stream_back(PoolPart&, Attempt& done) {
     if (!wrote.ok()) break;
   }
   // The client takes nothing any more.
-  done.call.close();
+  call_.close();
   http_.abort();
   end(status, gone_reason(), nullptr);
 }
 
-Task<void> Exchange::serve_service(ServiceState& service, const RouteRule& rule) {
+Task<void> Exchange::serve_service(ServiceState& service) {
   const io::RequestHead& head = http_.request();
   if (service.config.targets.empty()) {
     failure_ = Error{ErrorCode::kServiceUnavailable, "service " + service.config.name + " has no targets"};
@@ -549,7 +595,7 @@ Task<void> Exchange::serve_service(ServiceState& service, const RouteRule& rule)
   const io::HttpDestination& target =
       service.config
           .targets[service.next.fetch_add(1, std::memory_order_relaxed) % service.config.targets.size()];
-  start_deadline(rule, Duration::zero());
+  start_deadline(Duration::zero());
   const std::string host = io::join_host_port(target.host, target.port);
   RequestRules rules;
   rules.to_engine = false;
@@ -586,7 +632,7 @@ Task<void> Exchange::serve_service(ServiceState& service, const RouteRule& rule)
     co_await fail_waiting("connect");
     co_return;
   }
-  io::HttpCall call = *std::move(started);
+  call_ = *std::move(started);
   bool sending = streams;
   while (sending) {
     Result<BodyPiece> piece = co_await http_.read();
@@ -599,36 +645,38 @@ Task<void> Exchange::serve_service(ServiceState& service, const RouteRule& rule)
     const std::span<const std::string_view> pieces(data.data(), piece->data.empty() ? 0 : 1);
     Result<io::HttpCall::Sent> sent = io::HttpCall::Sent::kAll;
     if (piece->last) {
-      sent = co_await call.finish(pieces);
+      sent = co_await call_.finish(pieces);
     } else {
-      sent = co_await call.write(pieces);
+      sent = co_await call_.write(pieces);
     }
     if (!sent.ok()) break;  // the answer may have been sent all the same
     sending = !piece->last && *sent != io::HttpCall::Sent::kAnswered;
   }
-  Result<const io::ResponseHead*> answer = co_await call.response();
+  Result<const io::ResponseHead*> answer = co_await call_.response();
   if (!answer.ok()) {
     failure_ = std::move(answer).error();
     co_await fail_waiting("service_error");
     co_return;
   }
-  co_await stream_service(call, **answer);
+  answer_ = *answer;
+  co_await stream_service();
   state_.total_timer.disarm();
 }
 
-Task<void> Exchange::stream_service(io::HttpCall& call, const io::ResponseHead& head) {
+Task<void> Exchange::stream_service() {
+  const io::ResponseHead& head = *answer_;
   const int status = head.status;
   state_.fields.clear();
   response_fields(head, {request_id_, {}, false}, state_.fields);
   Status wrote = http_.write_head(
-      status, state_.fields, response_framing(http_.request().method, status, call.content_length(), false));
+      status, state_.fields, response_framing(http_.request().method, status, call_.content_length(), false));
   if (!wrote.ok()) {
     failure_ = std::move(wrote).error();
     co_await fail("service_error");
     co_return;
   }
   for (;;) {
-    Result<BodyPiece> piece = co_await call.read();
+    Result<BodyPiece> piece = co_await call_.read();
     if (!piece.ok()) {
       http_.abort();
       const Error error = std::move(piece).error();
@@ -638,8 +686,8 @@ Task<void> Exchange::stream_service(io::HttpCall& call, const io::ResponseHead& 
     const std::array<std::string_view, 1> data{piece->data};
     const std::span<const std::string_view> pieces(data.data(), piece->data.empty() ? 0 : 1);
     if (piece->last) {
-      wrote = co_await http_.finish(pieces, call.trailers().all());
-      call.close();
+      wrote = co_await http_.finish(pieces, call_.trailers().all());
+      call_.close();
       end(status, wrote.ok() ? "ok" : gone_reason(), nullptr);
       co_return;
     }
@@ -652,12 +700,12 @@ Task<void> Exchange::stream_service(io::HttpCall& call, const io::ResponseHead& 
   }
 }
 
-Task<void> Exchange::serve_models(bool all_pools, size_t pool_index) {
+Task<void> Exchange::serve_pool_models() {
   ModelList merged;
   std::optional<Error> failure;
   bool any = false;
   for (size_t i = 0; i < part_.pools.size(); ++i) {
-    if (!all_pools && i != pool_index) continue;
+    if (!all_pools_ && i != backend_) continue;
     PoolPart& pool = *part_.pools[i];
     const director::Picture& picture = pool.director.picture();
     const std::shared_ptr<const UpstreamSettings> upstream = pool.upstream.current();
