@@ -255,6 +255,7 @@ void PoolRuntime::stop() {
 Status PoolRuntime::reload(PoolSpec spec) {
   auto assembly = assemble_policy(spec, epoch_ + 1);
   if (!assembly.ok()) return std::move(assembly).error();
+  if (Status status = engine_tls_->reload(); !status.ok()) return status;
   const PoolSpec former = std::exchange(spec_, std::move(spec));
   // Where endpoints come from is part of a pool's identity: it stays as it was started.
   spec_.settings.discovery = former.settings.discovery;
@@ -279,11 +280,16 @@ Status PoolRuntime::reload(PoolSpec spec) {
       telemetry::log_warn(problem, {{"pool", spec_.settings.name}});
     }
   }
+  return {};
+}
+
+Status PoolRuntime::refresh_discovery() {
+  Status first;
   for (const auto& file : files_) {
-    if (Status status = file->reload(); !status.ok()) return status;
+    if (Status status = file->reload(); !status.ok() && first.ok()) first = status;
   }
   if (dns_) dns_->refresh();
-  return engine_tls_->reload();
+  return first;
 }
 
 void PoolRuntime::set_rules(std::shared_ptr<const director::PoolRules> rules) {

@@ -66,10 +66,12 @@ class PoolRuntime final : private discovery::EndpointListener {
   Status start();
   void stop();
 
-  // Takes new settings of the same pool: a new policy epoch, new rules, selector and ports, credentials and
-  // scrape settings; discovery files are read again. All or nothing for the policy: on error the former one
-  // stays. Sources of discovery themselves don't change.
+  // Takes new settings of the same pool: a new policy epoch (unless it would be the same), selector and
+  // ports, credentials and scrape settings. All or nothing: on error everything stays as it was. Sources of
+  // discovery themselves don't change.
   Status reload(PoolSpec spec);
+  // Reads the files of discovery again and asks DNS. On error that source's last good set stays.
+  Status refresh_discovery();
   void set_rules(std::shared_ptr<const director::PoolRules> rules);
 
   director::Pool& pool() { return pool_; }

@@ -5,8 +5,11 @@
 
 #include "assembly/check.h"
 #include "cli/commands.h"
+#include "config/api_keys.h"
+#include "config/endpoints_file.h"
 #include "config/manifests.h"
 #include "config/settings.h"
+#include "telemetry/log.h"
 #include "telemetry/metrics.h"
 
 namespace penstock::cli {
@@ -52,19 +55,20 @@ int check(const CheckFlags& flags) {
   }
   int result = kOk;
   bool checked = false;
-  if (!flags.manifests.empty()) {
+  const auto check_manifests = [&](const std::string& path) {
     checked = true;
-    const auto manifests = config::load_manifests(flags.manifests);
+    const auto manifests = config::load_manifests(path);
     if (!manifests.ok()) {
       complain(manifests.error().message);
       result = kFailed;
     } else {
       std::printf("%s: %zu pools, %zu routes, %zu gateways, %zu objectives, %zu model rewrites\n",
-                  flags.manifests.c_str(), manifests->pools.size(), manifests->routes.size(),
-                  manifests->gateways.size(), manifests->objectives.size(), manifests->rewrites.size());
+                  path.c_str(), manifests->pools.size(), manifests->routes.size(), manifests->gateways.size(),
+                  manifests->objectives.size(), manifests->rewrites.size());
       for (const std::string& warning : manifests->warnings) std::printf("warning: %s\n", warning.c_str());
     }
-  }
+  };
+  if (!flags.manifests.empty()) check_manifests(flags.manifests);
   if (!flags.settings_file.empty()) {
     checked = true;
     const auto settings = config::load_settings(flags.settings_file);
@@ -75,7 +79,23 @@ int check(const CheckFlags& flags) {
     std::printf("%s: %zu listeners, %zu pools\n", flags.settings_file.c_str(), settings->listeners.size(),
                 settings->pools.size());
     for (const std::string& warning : settings->warnings) std::printf("warning: %s\n", warning.c_str());
+    if (!settings->manifests.empty()) check_manifests(settings->manifests);
+    for (const config::ListenerSettings& listener : settings->listeners) {
+      if (listener.api_keys_file.empty()) continue;
+      const auto keys = config::ApiKeys::load(listener.api_keys_file);
+      if (!keys.ok()) {
+        complain(keys.error().message);
+        result = kFailed;
+      }
+    }
     for (const config::PoolSettings& pool : settings->pools) {
+      if (!pool.discovery.file.empty()) {
+        const auto endpoints = config::load_endpoints(pool.discovery.file);
+        if (!endpoints.ok()) {
+          complain(endpoints.error().message);
+          result = kFailed;
+        }
+      }
       std::printf("\npool %s/%s\n", pool.ns.c_str(), pool.name.c_str());
       int one = kOk;
       if (pool.config_inline) {
@@ -114,7 +134,11 @@ void add_check(CLI::App& app, int& exit_code) {
                     "Take plugins of stability Alpha");
   command->footer(
       "Without anything to check it prints the built-in configuration. Exit code 1: it would not load.");
-  command->callback([flags, &exit_code] { exit_code = check(*flags); });
+  command->callback([flags, &exit_code] {
+    telemetry::init_logging(telemetry::LogLevel::kWarn);
+    exit_code = check(*flags);
+    telemetry::flush_logs();
+  });
 }
 
 }  // namespace penstock::cli

@@ -10,7 +10,7 @@
 #include "config/settings.h"
 #include "gateway/serve_runtime.h"
 #include "scheduling/reference.h"
-#include "simulator/sim_engine.h"
+#include "signals/pool_metrics.h"
 
 namespace penstock::cli {
 
@@ -98,15 +98,19 @@ Result<std::string> metrics_reference() {
                                        "Deprecated: use `" + family->name() + "`."};
     }
   }
-  std::string help;
-  const std::string page = (*runtime)->metrics().render();
-  for (const std::string_view line : split(page, '\n')) {
-    if (line.starts_with("# HELP ")) help = line.substr(7);
-    if (!line.starts_with("# TYPE ")) continue;
-    const size_t space = line.rfind(' ');
-    const std::string name(line.substr(7, space - 7));
-    lines.try_emplace(name, MetricLine{std::string(line.substr(space + 1)), "",
-                                       help.size() > name.size() ? help.substr(name.size() + 1) : ""});
+  const auto quoted = [](std::string_view list) {
+    std::string labels;
+    for (const std::string_view label : split(list, ',')) {
+      if (!label.empty()) labels += fmt::format("{}`{}`", labels.empty() ? "" : ", ", trim(label));
+    }
+    return labels;
+  };
+  for (const signals::CollectedFamily& family : signals::collected_families()) {
+    const std::string name(family.name);
+    lines[name] = {"gauge", quoted(family.labels), std::string(family.help)};
+    if (family.deprecated_name.empty()) continue;
+    lines[std::string(family.deprecated_name)] = {"gauge", quoted(family.deprecated_labels),
+                                                  "Deprecated: use `" + name + "`."};
   }
   (*runtime)->stop(Duration(0));
   std::string out =

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "config/settings.h"
 #include "gateway/serve_runtime.h"
+#include "signals/scraper.h"
 #include "telemetry/log.h"
 
 namespace penstock::cli {
@@ -107,15 +108,18 @@ Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
   if (!flags.metrics_interval.empty()) {
     auto interval = duration_flag("--metrics-interval", flags.metrics_interval);
     if (!interval.ok()) return std::move(interval).error();
+    if (*interval < signals::kMinScrapeInterval) {
+      return invalid_config("--metrics-interval " + flags.metrics_interval + " is less than 50ms");
+    }
     pool.metrics.interval = *interval;
     for (config::PoolSettings& named : settings.pools) named.metrics.interval = *interval;
   }
+  if (flags_make_a_pool && !settings.pools.empty()) {
+    return invalid_config(
+        "--model-server, --endpoints-file, --config-file and --config-text make a pool of "
+        "their own; the settings file already has pools");
+  }
   if (flags_make_a_pool && settings.manifests.empty()) {
-    if (!settings.pools.empty()) {
-      return invalid_config(
-          "--model-server, --endpoints-file, --config-file and --config-text make a pool of "
-          "their own; the settings file already has pools");
-    }
     settings.pools.push_back(pool);
   } else {
     options.manifest_pool_defaults = pool;

@@ -55,7 +55,7 @@ struct ListenerNodes {
 
 void bind_listener(Binder& b, ListenerSettings& l, ListenerNodes& n) {
   b.field("name", l.name, "",
-          "Name in logs and metrics, and what a route's sectionName means; default "
+          "Name in logs and metrics; default "
           "\"listener-<n>\".");
   b.field("address", l.address, "", "\"host:port\", \":port\" or \"[ipv6]:port\".");
   b.field("gatewayPort", l.gateway_port, "",

@@ -181,7 +181,7 @@ Status ServeRuntime::make_gateway() {
                                        std::move(pools), std::move(services));
   const auto wanted = default_pool();
   if (!settings.default_pool.empty() && !wanted) {
-    return invalid_config(fmt::format("default_pool: there is no pool '{}'", settings.default_pool));
+    return invalid_config(fmt::format("routing.defaultPool: there is no pool '{}'", settings.default_pool));
   }
   std::vector<std::string> warnings;
   Status status = gateway_->set_routes(manifests_, wanted, warnings);
@@ -262,8 +262,7 @@ Status ServeRuntime::listen_all() {
     }
     listeners_.push_back({settings.name, settings.api_keys_file, listener.tls});
     auto bound = gateway_->listen(std::move(listener));
-    if (!bound.ok())
-      return bound.error().wrap(fmt::format("listener {} on {}", settings.name, settings.address));
+    if (!bound.ok()) return std::move(bound).error();
     telemetry::log_info(
         "listening", {{"listener", settings.name}, {"address", bound->to_string()}, {"tls", settings.tls()}});
   }
@@ -308,6 +307,15 @@ Status ServeRuntime::reload(ServeOptions options) {
       gateway_->set_upstream(static_cast<size_t>(running - pools_.begin()), upstream_of(**running));
     }
     (*running)->set_rules(assembly::pool_rules(manifests, (*running)->pool().ns, (*running)->pool().name));
+    note((*running)->refresh_discovery(), "endpoints of pool " + name);
+  }
+  for (const config::ListenerSettings& listener : options.settings.listeners) {
+    const bool known = std::any_of(listeners_.begin(), listeners_.end(),
+                                   [&](const Listening& have) { return have.name == listener.name; });
+    if (!known) {
+      telemetry::log_warn("a listener that was not there at start is not added by a reload; restart for it",
+                          {{"listener", listener.name}, {"address", listener.address}});
+    }
   }
   manifests_ = std::move(manifests);
   options_.settings.default_pool = options.settings.default_pool;

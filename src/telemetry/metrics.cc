@@ -35,6 +35,9 @@ std::string_view type_name(MetricType type) {
   return "untyped";
 }
 
+// What the reference puts in front of every help text.
+constexpr std::string_view kAlpha = "[ALPHA] ";
+
 void append_number(std::string& out, double value) {
   if (std::isnan(value)) {
     out += "NaN";
@@ -224,7 +227,9 @@ void Family<T>::render(Writer& out) const {
       for (const size_t column : columns) values.push_back(series->values[column]);
       merge(groups[values], *series->metric, bounds_);
     }
-    out.header(twin.name, fmt::format("[ALPHA] [Deprecated: Use {}] {}", name_, help_), type_);
+    const std::string_view help =
+        help_.starts_with(kAlpha) ? std::string_view(help_).substr(kAlpha.size()) : help_;
+    out.header(twin.name, fmt::format("{}[Deprecated: Use {}] {}", kAlpha, name_, help), type_);
     for (const auto& [values, merged] : groups) {
       labels.clear();
       for (size_t i = 0; i < values.size(); ++i) labels.push_back({twin.labels[i].name, values[i]});
