@@ -226,7 +226,7 @@ std::string DecisionLog::list_json(size_t limit) const {
       all.emplace_back(entry->record.arrived_at, std::move(json));
     }
   }
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   if (all.size() > limit) all.resize(limit);
   std::string out = "[";
   for (const auto& [at, json] : all) {

@@ -15,8 +15,9 @@ RewriteTable::Rule make_rule(const RewriteObject& object, const RewriteObject::R
 }  // namespace
 
 RewriteTable::RewriteTable(std::vector<RewriteObject> objects) {
-  std::stable_sort(objects.begin(), objects.end(),
-                   [](const RewriteObject& a, const RewriteObject& b) { return a.order < b.order; });
+  std::sort(objects.begin(), objects.end(), [](const RewriteObject& a, const RewriteObject& b) {
+    return a.order != b.order ? a.order < b.order : a.name < b.name;
+  });
   for (const RewriteObject& object : objects) {
     for (const RewriteObject::Rule& rule : object.rules) {
       const auto weighted = std::count_if(rule.targets.begin(), rule.targets.end(),

@@ -338,7 +338,7 @@ Result<std::shared_ptr<const RouteTable>> RouteTable::compile(const config::Mani
     }
   }
   for (Listener& listener : table->listeners_) {
-    std::stable_sort(listener.entries.begin(), listener.entries.end(), better);
+    std::sort(listener.entries.begin(), listener.entries.end(), better);
     listener.needs_model =
         std::any_of(listener.entries.begin(), listener.entries.end(), [](const Entry& entry) {
           return std::any_of(entry.headers.begin(), entry.headers.end(),
