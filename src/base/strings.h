@@ -23,6 +23,7 @@ std::optional<uint64_t> parse_u64(std::string_view text);
 std::optional<int64_t> parse_i64(std::string_view text);
 // The whole text as a finite or infinite decimal floating-point number.
 std::optional<double> parse_double(std::string_view text);
+bool is_utf8(std::string_view text);
 // The text as a JSON string literal, quotes included. Invalid UTF-8 becomes U+FFFD.
 std::string json_quote(std::string_view text);
 void append_json_quoted(std::string& out, std::string_view text);

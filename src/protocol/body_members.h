@@ -17,6 +17,9 @@ namespace penstock::protocol {
 // new model name goes. A later member replaces an earlier one of the same key.
 class CommonMembers {
  public:
+  // Longest model name. It is kept in logs, metrics and decision records long after its request.
+  static constexpr size_t kMaxModelBytes = 1024;
+
   explicit CommonMembers(Arena& arena) : model_literals_(arena) {}
 
   // Consumes the member's value when the key is one of ours.
@@ -26,6 +29,7 @@ class CommonMembers {
   void saw_opening(size_t offset) { insert_offset_ = offset + 1; }
 
   bool salt_is_text() const { return salt_is_text_; }
+  bool model_is_too_long() const { return model_.size() > kMaxModelBytes; }
   void fill(ParsedBody& out);
 
  private:
@@ -67,6 +71,10 @@ Status walk_object(const PaddedBody& body, Arena& arena, CommonMembers& common, 
   if (!cursor.finish()) return Error{ErrorCode::kBadRequest, std::string(prefix) + cursor.error_text()};
   if (kind != JsonKind::kObject && kind != JsonKind::kNull)
     return Error{ErrorCode::kBadRequest, std::string(prefix) + "the body is not a JSON object"};
+  if (common.model_is_too_long()) {
+    return Error{ErrorCode::kBadRequest, std::string(prefix) + "the model name is longer than " +
+                                             std::to_string(CommonMembers::kMaxModelBytes) + " bytes"};
+  }
   return {};
 }
 

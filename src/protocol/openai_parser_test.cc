@@ -56,6 +56,15 @@ TEST_F(OpenAi, ABodyThatIsNoJsonObjectHasTheReferencesErrorPrefix) {
   EXPECT_EQ(error(kCompletions, "null"), "invalid completions request: must have prompt field");
 }
 
+TEST_F(OpenAi, RefusesAModelNameThatNobodyWouldGive) {
+  const auto body = [](size_t bytes) {
+    return R"({"prompt":"a","model":")" + std::string(bytes, 'm') + "\"}";
+  };
+  EXPECT_TRUE(parse(kCompletions, body(1024)).ok());
+  EXPECT_EQ(error(kCompletions, body(1025)),
+            "error unmarshaling request bodyMap: the model name is longer than 1024 bytes");
+}
+
 TEST_F(OpenAi, RefusesACompletionWithoutAUsablePrompt) {
   const std::string wrong = "invalid completions request: must have prompt field";
   for (const std::string_view body :

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <map>
 
+#include "base/strings.h"
+
 namespace penstock::telemetry {
 
 void Histogram::observe(double v, uint64_t times) {
@@ -310,7 +312,7 @@ std::string_view LabelBudget::admit(std::string_view value) {
     const std::shared_lock lock(mutex_);
     const auto it = known_.find(value);
     if (it != known_.end()) return it->first;
-    if (used_ >= limit_) return "other";
+    if (used_ >= limit_ || value.size() > kMaxBytes || !is_utf8(value)) return "other";
   }
   const std::unique_lock lock(mutex_);
   const auto it = known_.find(value);

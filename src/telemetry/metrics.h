@@ -174,10 +174,12 @@ class MetricRegistry {
 };
 
 // Bounds a label whose values clients choose: the first `limit` distinct values pass, later ones become
-// "other"; "" passes; pinned values pass always and use no place. Thread-safe; no allocation for a value
-// already known.
+// "other", and so does what is no UTF-8 (a scraper would refuse the whole page) or longer than kMaxBytes;
+// "" passes; pinned values pass always and use no place. Thread-safe; no allocation for a value already
+// known.
 class LabelBudget {
  public:
+  static constexpr size_t kMaxBytes = 256;
   explicit LabelBudget(size_t limit) : limit_(limit) {}
   void pin(std::string_view value);
   // The value, or "other". The result is valid as long as the budget lives.

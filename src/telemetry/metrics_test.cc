@@ -68,5 +68,15 @@ TEST(LabelBudgetTest, FoldsAfterTheLimitButNeverPinnedOrKnownValues) {
   EXPECT_EQ(budget.admit("c"), "c");
 }
 
+TEST(LabelBudgetTest, FoldsWhatWouldSpoilThePage) {
+  LabelBudget budget(10);
+  EXPECT_EQ(budget.admit("\xff"), "other");
+  EXPECT_EQ(budget.admit("cut \xc3"), "other");
+  EXPECT_EQ(budget.admit("\xc3\xa9"), "\xc3\xa9");
+  const std::string longest(LabelBudget::kMaxBytes, 'm');
+  EXPECT_EQ(budget.admit(longest), longest);
+  EXPECT_EQ(budget.admit(longest + "m"), "other");
+}
+
 }  // namespace
 }  // namespace penstock::telemetry
