@@ -140,7 +140,9 @@ FamilyBase::FamilyBase(const FamilyOptions& options, MetricType type)
       type_(type),
       labels_(options.labels.begin(), options.labels.end()),
       bounds_(options.bounds),
-      max_series_(options.max_series),
+      max_series_(type == MetricType::kHistogram
+                      ? std::min(options.max_series, FamilyOptions::kMaxHistogramSeries)
+                      : options.max_series),
       twins_(options.twins) {}
 
 void FamilyBase::make_key(std::span<const std::string_view> values, std::string& key) {

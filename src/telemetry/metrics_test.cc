@@ -57,6 +57,20 @@ TEST(MetricsTest, RemovedEndpointLeavesNoSeries) {
   EXPECT_EQ(family.series(), 1U);
 }
 
+TEST(MetricsTest, HistogramsFoldEarlierThanCounters) {
+  MetricRegistry registry;
+  static constexpr double kBounds[] = {1};
+  auto& histogram = registry.histogram({.name = "h", .help = "h", .labels = {"l"}, .bounds = kBounds});
+  auto& counter = registry.counter({.name = "c", .help = "c", .labels = {"l"}});
+  for (size_t i = 0; i < 2 * FamilyOptions::kMaxHistogramSeries; ++i) {
+    histogram.with({std::to_string(i)}).observe(1);
+    counter.with({std::to_string(i)}).add();
+  }
+  EXPECT_EQ(histogram.series(), FamilyOptions::kMaxHistogramSeries + 1);
+  EXPECT_EQ(histogram.with({"other"}).count(), FamilyOptions::kMaxHistogramSeries);
+  EXPECT_EQ(counter.series(), 2 * FamilyOptions::kMaxHistogramSeries);
+}
+
 TEST(LabelBudgetTest, FoldsAfterTheLimitButNeverPinnedOrKnownValues) {
   LabelBudget budget(2);
   EXPECT_EQ(budget.admit("a"), "a");
