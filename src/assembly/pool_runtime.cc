@@ -243,7 +243,7 @@ Status PoolRuntime::start() {
 }
 
 void PoolRuntime::stop() {
-  if (!std::exchange(started_, false)) return;
+  if (!started_.exchange(false)) return;
   if (dns_) dns_->stop();
   for (const auto& file : files_) file->stop();
   shared_.pool_metrics.remove_pool(spec_.settings.name);
@@ -307,16 +307,15 @@ bool PoolRuntime::ready() const {
 }
 
 void PoolRuntime::endpoint_added(const std::shared_ptr<const Endpoint>& endpoint) {
-  telemetry::log_info(
-      "endpoint added",
-      {{"pool", spec_.settings.name}, {"endpoint", endpoint->id}, {"address", endpoint->host_port}});
+  telemetry::log_info("endpoint added",
+                      {{"pool", pool_.name}, {"endpoint", endpoint->id}, {"address", endpoint->host_port}});
 }
 
 void PoolRuntime::endpoint_updated(const std::shared_ptr<const Endpoint>&,
                                    const std::shared_ptr<const Endpoint>&) {}
 
 void PoolRuntime::endpoint_removed(const std::shared_ptr<const Endpoint>& endpoint) {
-  telemetry::log_info("endpoint removed", {{"pool", spec_.settings.name}, {"endpoint", endpoint->id}});
+  telemetry::log_info("endpoint removed", {{"pool", pool_.name}, {"endpoint", endpoint->id}});
   const std::lock_guard lock(epochs_mutex_);
   for (const auto& weak : epochs_) {
     if (const auto policy = weak.lock()) {

@@ -100,7 +100,7 @@ class PoolRuntime final : private discovery::EndpointListener {
   void endpoint_removed(const std::shared_ptr<const Endpoint>& endpoint) override;
 
   SharedKnowledge shared_;
-  PoolSpec spec_;
+  PoolSpec spec_;  // written by reload(): other threads use pool_.name
   uint64_t epoch_ = 0;
   WarmState warm_;  // what the pool's plugins learned, across policy epochs
   std::shared_ptr<io::TlsClientContext> engine_tls_;
@@ -111,7 +111,7 @@ class PoolRuntime final : private discovery::EndpointListener {
   std::unique_ptr<discovery::ScraperFeed> feed_;
   std::vector<std::unique_ptr<discovery::FileDiscovery>> files_;
   std::unique_ptr<discovery::DnsDiscovery> dns_;
-  bool started_ = false;
+  std::atomic<bool> started_{false};
 
   // Policies that requests may still use: all of them hear that an endpoint left.
   std::mutex epochs_mutex_;

@@ -233,9 +233,10 @@ int serve(const ServeFlags& flags) {
     const int again = sigtimedwait(&signals, nullptr, &tick);
     hurried = again == SIGTERM || again == SIGINT;
   }
-  runtime.stop(hurried ? Duration(0) : std::chrono::milliseconds(100));
+  // Its pages read what stop() takes apart.
   if (admin) admin->stop();
   admin_loop.stop();
+  runtime.stop(hurried ? Duration(0) : std::chrono::milliseconds(100));
   telemetry::log_info("stopped");
   telemetry::flush_logs();
   return kOk;
