@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include <boost/asio/post.hpp>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
@@ -60,10 +59,49 @@ LoopImpl& impl_of(Loop& loop) {
   return *loop.impl_;
 }
 
-LoopImpl::LoopImpl(Loop& owner)
-    : loop(owner), context(BOOST_ASIO_CONCURRENCY_HINT_UNSAFE_IO), sockets(context), alarm(context) {}
+LoopImpl::LoopImpl(Loop& owner) : loop(owner) {}
 
 LoopImpl::~LoopImpl() = default;
+
+void LoopImpl::run() {
+  stopped = false;
+  while (!stopped) {
+    const bool busy = queue_first != nullptr || sockets.has_checks() || running_at < running.size() ||
+                      any_posted.load(std::memory_order_acquire);
+    if (sockets.turn(!busy)) on_alarm();
+    run_posted();
+    if (sockets.has_checks()) sockets.run_checks();
+    if (queue_first != nullptr) drain();
+  }
+}
+
+void LoopImpl::post(Callback function) {
+  bool first = false;
+  {
+    const std::lock_guard<std::mutex> lock(posted_mutex);
+    first = posted.empty();
+    posted.push_back(std::move(function));
+    any_posted.store(true, std::memory_order_release);
+  }
+  // The loop itself looks before it waits.
+  if (first && !loop.on_loop_thread()) sockets.ring();
+}
+
+void LoopImpl::run_posted() {
+  if (running_at == running.size()) {
+    if (!any_posted.load(std::memory_order_acquire)) return;
+    running.clear();
+    running_at = 0;
+    const std::lock_guard<std::mutex> lock(posted_mutex);
+    running.swap(posted);
+    any_posted.store(false, std::memory_order_relaxed);
+  }
+  // What a stop leaves behind is run when the loop runs again.
+  while (running_at < running.size() && !stopped) {
+    Callback function = std::move(running[running_at++]);
+    function();
+  }
+}
 
 void LoopImpl::arm(Timer& timer, uint64_t now_ns, Duration after) {
   const auto delay = static_cast<uint64_t>(after.count() > 0 ? after.count() : 0);
@@ -73,11 +111,7 @@ void LoopImpl::arm(Timer& timer, uint64_t now_ns, Duration after) {
 
 void LoopImpl::set_alarm(uint64_t tick) {
   alarm_tick = tick;
-  const Duration since_epoch(static_cast<int64_t>(tick << TimerWheel::kTickBits));
-  alarm.expires_at(std::chrono::steady_clock::time_point(since_epoch));
-  alarm.async_wait([this](const boost::system::error_code& error) {
-    if (!error) on_alarm();
-  });
+  sockets.set_alarm(tick << TimerWheel::kTickBits);
 }
 
 void LoopImpl::on_alarm() {
@@ -94,10 +128,6 @@ void LoopImpl::enqueue(Wait& wait) {
   wait.queue_next_ = nullptr;
   (queue_last != nullptr ? queue_last->queue_next_ : queue_first) = &wait;
   queue_last = &wait;
-  if (!drain_posted) {
-    drain_posted = true;
-    asio::post(context, [this] { drain(); });
-  }
 }
 
 void LoopImpl::dequeue(Wait& wait) noexcept {
@@ -107,7 +137,6 @@ void LoopImpl::dequeue(Wait& wait) noexcept {
 }
 
 void LoopImpl::drain() {
-  drain_posted = false;
   // Those that are queued while this runs get a turn of their own, so that sockets are served in between.
   const Wait* last = queue_last;
   while (queue_first != nullptr) {
@@ -115,12 +144,7 @@ void LoopImpl::drain() {
     const bool was_last = &wait == last;
     dequeue(wait);
     wait.handle_.resume();
-    if (was_last) break;
-    if (drain_posted) break;
-  }
-  if (queue_first != nullptr && !drain_posted) {
-    drain_posted = true;
-    asio::post(context, [this] { drain(); });
+    if (was_last) return;
   }
 }
 
@@ -245,18 +269,16 @@ Loop::~Loop() {
 
 void Loop::run() {
   Loop* outer = std::exchange(current_loop, this);
-  auto work = boost::asio::make_work_guard(impl_->context);
-  impl_->context.restart();
-  impl_->context.run();
+  impl_->run();
   current_loop = outer;
 }
 
 void Loop::stop() {
-  boost::asio::post(impl_->context, [this] { impl_->context.stop(); });
+  impl_->post([this] { impl_->stopped = true; });
 }
 
 void Loop::post(Callback function) {
-  boost::asio::post(impl_->context, [function = std::move(function)]() mutable { function(); });
+  impl_->post(std::move(function));
 }
 
 TimePoint Loop::now() const {

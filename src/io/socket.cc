@@ -5,14 +5,16 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 #include "io/detail/loop_impl.h"
 #include "io/detail/socket.h"
@@ -22,37 +24,66 @@ namespace penstock::io::detail {
 
 // --- SocketSet ---
 
-SocketSet::SocketSet(asio::io_context& context) : context_(context), set_(context) {
-  boost::system::error_code error;
-  set_.assign(::epoll_create1(EPOLL_CLOEXEC), error);
-  wait();
+OwnedFd::OwnedFd(int fd) : fd_(fd) {
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), "an event loop's descriptor");
+}
+
+OwnedFd::~OwnedFd() {
+  ::close(fd_);
+}
+
+SocketSet::SocketSet()
+    : set_(::epoll_create1(EPOLL_CLOEXEC)),
+      alarm_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)),
+      bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  for (OwnedFd* own : {&alarm_, &bell_}) {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    event.data.ptr = own;
+    if (::epoll_ctl(set_.get(), EPOLL_CTL_ADD, own->get(), &event) != 0)
+      throw std::system_error(errno, std::generic_category(), "an event loop's epoll set");
+  }
 }
 
 int SocketSet::add(int fd, Socket* socket) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   event.data.ptr = socket;
-  return ::epoll_ctl(set_.native_handle(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : errno;
+  return ::epoll_ctl(set_.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : errno;
 }
 
-void SocketSet::wait() {
-  set_.async_wait(asio::posix::descriptor_base::wait_read, [this](const boost::system::error_code& error) {
-    if (!error) dispatch();
-  });
-}
-
-void SocketSet::dispatch() {
+bool SocketSet::turn(bool block) {
   std::array<epoll_event, 256> events;
-  const int count = ::epoll_wait(set_.native_handle(), events.data(), static_cast<int>(events.size()), 0);
+  const int count = ::epoll_wait(set_.get(), events.data(), static_cast<int>(events.size()), block ? -1 : 0);
+  bool alarm = false;
   dispatching_ = true;
   for (int i = 0; i < count; ++i) {
-    static_cast<Socket*>(events[static_cast<size_t>(i)].data.ptr)
-        ->on_events(events[static_cast<size_t>(i)].events);
+    const epoll_event& event = events[static_cast<size_t>(i)];
+    if (event.data.ptr == &alarm_) {
+      alarm = true;
+    } else if (event.data.ptr != &bell_) {
+      static_cast<Socket*>(event.data.ptr)->on_events(event.events);
+    }
   }
   dispatching_ = false;
   for (Socket* socket : buried_) delete socket;
   buried_.clear();
-  wait();
+  return alarm;
+}
+
+void SocketSet::set_alarm(uint64_t at_ns) {
+  // A time of zero would switch it off.
+  if (at_ns == 0) at_ns = 1;
+  itimerspec when{};
+  when.it_value.tv_sec = static_cast<time_t>(at_ns / 1'000'000'000U);
+  when.it_value.tv_nsec = static_cast<long>(at_ns % 1'000'000'000U);
+  ::timerfd_settime(alarm_.get(), TFD_TIMER_ABSTIME, &when, nullptr);
+}
+
+void SocketSet::ring() {
+  // Never read: each write is an edge, and the count can't overflow in a process's life.
+  const uint64_t one = 1;
+  (void)!::write(bell_.get(), &one, sizeof(one));
 }
 
 void SocketSet::bury(Socket* socket) {
@@ -65,9 +96,6 @@ void SocketSet::bury(Socket* socket) {
 
 void SocketSet::check_later(Socket* socket) {
   checks_.push_back(socket);
-  if (checks_posted_) return;
-  checks_posted_ = true;
-  asio::post(context_, [this] { run_checks(); });
 }
 
 void SocketSet::forget_check(Socket* socket) {
@@ -76,7 +104,6 @@ void SocketSet::forget_check(Socket* socket) {
 }
 
 void SocketSet::run_checks() {
-  checks_posted_ = false;
   running_.swap(checks_);
   for (size_t i = 0; i < running_.size(); ++i) {
     if (running_[i] != nullptr) running_[i]->check();

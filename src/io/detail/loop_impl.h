@@ -1,25 +1,38 @@
 #pragma once
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/basic_stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
+#include <atomic>
+#include <mutex>
 #include <vector>
 
+#include "io/callback.h"
 #include "io/detail/timer_wheel.h"
 #include "io/loop.h"
 
 namespace penstock::io::detail {
 
-namespace asio = boost::asio;
-
 class Socket;
 
-// The sockets of one loop in an epoll set of their own: registered once for life, edge-triggered, with the
-// peer's end told apart. The io_context waits for the set as a whole, so a wait for one socket costs no
-// system call (Asio's re-arms its descriptor each time: two epoll_ctl a proxied request).
+// A descriptor that is closed with its owner.
+class OwnedFd {
+ public:
+  // Throws std::system_error when fd < 0: a loop can't be had without its descriptors.
+  explicit OwnedFd(int fd);
+  ~OwnedFd();
+  OwnedFd(const OwnedFd&) = delete;
+  OwnedFd& operator=(const OwnedFd&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// What a loop waits for: one epoll set with its sockets, an alarm clock and a bell for other threads. All
+// are registered once for life and edge-triggered, sockets with the peer's end told apart, so a wait for one
+// of them costs no system call and a turn of the loop costs exactly one. The loop's thread only, but for
+// ring().
 class SocketSet {
  public:
-  explicit SocketSet(asio::io_context& context);
+  SocketSet();
 
   // 0 or errno. From then on the socket is told of every edge, until its descriptor is closed.
   int add(int fd, Socket* socket);
@@ -29,26 +42,35 @@ class SocketSet {
   void check_later(Socket* socket);
   void forget_check(Socket* socket);
 
- private:
-  void wait();
-  void dispatch();
+  // Waits for events if `block`, and tells the sockets. True when the alarm went off.
+  bool turn(bool block);
+  bool has_checks() const { return !checks_.empty(); }
   void run_checks();
+  // In nanoseconds of CLOCK_MONOTONIC. Replaces the one before.
+  void set_alarm(uint64_t at_ns);
+  // Ends a blocked turn(), or the next one. Any thread.
+  void ring();
 
-  asio::io_context& context_;
-  asio::posix::basic_stream_descriptor<asio::io_context::executor_type> set_;
+ private:
+  OwnedFd set_;
+  OwnedFd alarm_;
+  OwnedFd bell_;
   bool dispatching_ = false;
-  bool checks_posted_ = false;
   std::vector<Socket*> buried_;
   std::vector<Socket*> checks_;   // to be run next turn
   std::vector<Socket*> running_;  // of this turn
 };
 
-// What a Loop is made of: one io_context without reactor locks (one thread runs it; only posting is for
-// others), the timer wheel with one Asio timer as its alarm, and the waits to resume next turn.
+// What a Loop is made of: its sockets, the timer wheel, what was posted to it, and the waits to resume next
+// turn.
 struct LoopImpl {
   explicit LoopImpl(Loop& owner);
   ~LoopImpl();
 
+  void run();
+  // Any thread.
+  void post(Callback function);
+  void run_posted();
   void arm(Timer& timer, uint64_t now_ns, Duration after);
   void set_alarm(uint64_t tick);
   void on_alarm();
@@ -57,17 +79,18 @@ struct LoopImpl {
   void drain();
 
   Loop& loop;
-  asio::io_context context;
+  std::mutex posted_mutex;
+  std::vector<Callback> posted;
+  std::atomic<bool> any_posted{false};
+  std::vector<Callback> running;  // taken from `posted`; those before `running_at` have run
+  size_t running_at = 0;
+  bool stopped = false;
   SocketSet sockets;
-  asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>,
-                             asio::io_context::executor_type>
-      alarm;
   TimerWheel wheel;
   uint64_t alarm_tick = TimerWheel::kNoTick;
   bool in_wheel = false;  // advance() is running: it sets the alarm afterwards
   Wait* queue_first = nullptr;
   Wait* queue_last = nullptr;
-  bool drain_posted = false;
   CancelSource shutdown;
 };
 
