@@ -76,7 +76,8 @@ void bind_listener_tls(Binder& b, ListenerSettings& l) {
 void bind_listener_limits(Binder& b, ListenerLimits& l) {
   b.quantity("bodyBytes", l.body_bytes, "bytes", "Longest request body; longer: 413.");
   b.quantity("headerBytes", l.header_bytes, "bytes", "Longest request head; longer: 431.");
-  b.quantity("connections", l.connections, "connections", "Connections at once; more wait to be accepted.");
+  b.quantity("connections", l.connections, "connections",
+             "Connections at once; more are closed as they come.");
   b.quantity("streams", l.streams, "requests", "Requests being served at once; more: 503.");
 }
 
@@ -131,7 +132,7 @@ struct EngineNodes {
 
 void bind_engine(Binder& b, EngineSettings& e, EngineNodes& n) {
   b.node("authorization", n.authorization,
-         "Where the Authorization header for engines comes from. A client's own never reaches an engine.");
+         "Where the Authorization header for engines comes from; it replaces the client's own.");
   b.node("tls", n.tls, "Verification of https engines.");
   b.quantity("idleConnections", e.idle_connections, "connections",
              "Idle connections kept per endpoint and event loop.");
@@ -160,7 +161,7 @@ void bind_deadlines(Binder& b, DeadlineSettings& d) {
   b.field("connect", d.connect, "", "To connect, TLS included.");
   b.field("firstByte", d.first_byte, "", "From the request sent to the answer's head.");
   b.field("idle", d.idle, "", "Longest silence inside an answer.");
-  b.field("total", d.total, "", "From the request's arrival to the end of its answer.");
+  b.field("total", d.total, "", "From the decision to the end of the answer, retries included.");
 }
 
 void bind_retries(Binder& b, RetrySettings& r) {
