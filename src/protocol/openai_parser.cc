@@ -44,6 +44,9 @@ std::string_view error_text(ApiKind api) {
   }
 }
 
+// Prompts of one body that are looked at; the estimate of one takes up to a hundred times its bytes.
+constexpr size_t kMaxPrompts = 4096;
+
 // A `prompt` (completions) or `input` (embeddings): a string, strings, token ids, or lists of token ids.
 struct PromptValue {
   bool valid = false;
@@ -73,7 +76,9 @@ PromptValue take_prompt(JsonCursor& cursor, std::string_view body, Arena& arena)
       if (cursor.u32(id)) {
         ids.push_back(id);
       } else if (cursor.string(text)) {
-        texts.push_back(text.value);
+        if (texts.size() < kMaxPrompts) texts.push_back(text.value);
+      } else if (cursor.kind() == JsonKind::kArray && lists.size() == kMaxPrompts) {
+        if (!cursor.skip()) break;
       } else if (cursor.kind() == JsonKind::kArray) {
         const TokenIds inner = take_token_ids(cursor, arena);
         others = others || !inner.valid;

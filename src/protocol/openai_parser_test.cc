@@ -56,6 +56,17 @@ TEST_F(OpenAi, ABodyThatIsNoJsonObjectHasTheReferencesErrorPrefix) {
   EXPECT_EQ(error(kCompletions, "null"), "invalid completions request: must have prompt field");
 }
 
+TEST_F(OpenAi, LooksAtABoundedNumberOfPrompts) {
+  for (const std::string_view prompt : {R"("a")", "[1]"}) {
+    std::string body = R"({"model":"m","prompt":[)";
+    for (int i = 0; i < 5000; ++i) body.append(i == 0 ? "" : ",").append(prompt);
+    const auto parsed = parse(kCompletions, body + "]}");
+    ASSERT_TRUE(parsed.ok()) << parsed.error();
+    EXPECT_EQ(parsed->prompts.size(), 4096U);
+    EXPECT_EQ(parsed->model, "m");
+  }
+}
+
 TEST_F(OpenAi, RefusesAModelNameThatNobodyWouldGive) {
   const auto body = [](size_t bytes) {
     return R"({"prompt":"a","model":")" + std::string(bytes, 'm') + "\"}";
