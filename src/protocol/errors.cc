@@ -53,10 +53,26 @@ bool speaks_anthropic(ApiKind api, std::string_view path) {
          path.starts_with("/v1/messages/");
 }
 
+void append_end(std::string& out, std::string_view request_id) {
+  out += '}';
+  if (!request_id.empty()) {
+    out += R"(,"request_id":)";
+    append_json_quoted(out, request_id);
+  }
+  out += '}';
+}
+
 }  // namespace
 
 const ErrorStatus& error_status(ErrorCode code) {
   return kStatuses[static_cast<size_t>(code)];
+}
+
+ErrorCode error_code_of(int http_status) {
+  for (const ErrorStatus& status : kStatuses) {
+    if (status.http_status == http_status) return status.code;
+  }
+  return http_status < 500 ? ErrorCode::kBadRequest : ErrorCode::kInternal;
 }
 
 std::string reference_error_text(const Error& error) {
@@ -71,9 +87,7 @@ std::string error_body(const Error& error, ApiKind api, std::string_view path, s
     append_json_quoted(out, status.anthropic_type);
     out += R"(,"message":)";
     append_json_quoted(out, reference_error_text(error));
-    out += R"(},"request_id":)";
-    append_json_quoted(out, request_id);
-    out += '}';
+    append_end(out, request_id);
     return out;
   }
   out = R"({"error":{"message":)";
@@ -82,9 +96,7 @@ std::string error_body(const Error& error, ApiKind api, std::string_view path, s
   append_json_quoted(out, status.openai_type);
   out += R"(,"param":null,"code":)";
   append_json_quoted(out, status.name);
-  out += R"(},"request_id":)";
-  append_json_quoted(out, request_id);
-  out += '}';
+  append_end(out, request_id);
   return out;
 }
 

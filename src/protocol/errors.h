@@ -17,12 +17,16 @@ struct ErrorStatus {
   std::string_view anthropic_type;
 };
 const ErrorStatus& error_status(ErrorCode code);
+// The code for a status, for refusals made where only the status is known: kBadRequest or kInternal where the
+// table has none.
+ErrorCode error_code_of(int http_status);
 
 // "inference error: <Code> - <message>": the text the reference sends for every mapped error.
 std::string reference_error_text(const Error& error);
 
 // The body in the shape the client's SDK reads: Anthropic for kMessages/kCountTokens or a path below
-// /v1/messages, OpenAI otherwise. Contains the request id. content-type is application/json.
+// /v1/messages, OpenAI otherwise. Contains the request id unless it is empty. content-type is
+// application/json.
 std::string error_body(const Error& error, ApiKind api, std::string_view path, std::string_view request_id);
 // The same as one SSE event, for a stream that has already begun.
 std::string error_event(const Error& error, ApiKind api, std::string_view path, std::string_view request_id);
