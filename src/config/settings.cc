@@ -131,8 +131,10 @@ struct EngineNodes {
 };
 
 void bind_engine(Binder& b, EngineSettings& e, EngineNodes& n) {
-  b.node("authorization", n.authorization,
-         "Where the Authorization header for engines comes from; it replaces the client's own.");
+  b.node("authorization", n.authorization, "Where the Authorization header for engines comes from.");
+  b.field("forwardClientAuthorization", e.forward_client_authorization, "",
+          "Passes a client's authorization, x-api-key and api-key on to the engines. Never those of a "
+          "listener with API keys; authorization only where the pool has none of its own.");
   b.node("tls", n.tls, "Verification of https engines.");
   b.quantity("idleConnections", e.idle_connections, "connections",
              "Idle connections kept per endpoint and event loop.");

@@ -61,6 +61,7 @@ struct EngineSettings {
   std::string authorization;       // value of the Authorization header, already read from env or file
   std::string authorization_env;   // where it came from
   std::string authorization_file;  // read again on reload
+  bool forward_client_authorization = false;
   std::string ca_file;
   bool skip_verify = false;
   std::string server_name;                          // SNI and name to verify; "" the endpoint's address

@@ -61,6 +61,7 @@ pools:
     dns: {name: vllm.svc, port: 8000, interval: 10s}
   engine:
     authorization: {env: PENSTOCK_TEST_ENGINE_KEY}
+    forwardClientAuthorization: true
     tls: {caFile: ca.crt, serverName: engine}
     idleConnections: 8
   metrics: {interval: 50ms, timeout: 300ms, staleness: 1s}
@@ -93,6 +94,7 @@ pools:
   EXPECT_EQ(p.discovery.file, "/etc/penstock/endpoints.yaml");
   EXPECT_EQ(p.discovery.dns.port, 8000);
   EXPECT_EQ(p.engine.authorization, "Bearer abc");
+  EXPECT_TRUE(p.engine.forward_client_authorization);
   EXPECT_EQ(p.engine.ca_file, "/etc/penstock/ca.crt");
   EXPECT_EQ(p.metrics.interval, std::chrono::milliseconds(50));
   EXPECT_EQ(p.deadlines.first_byte, Duration(0));
