@@ -45,12 +45,6 @@ bool has_no_body_by_method(std::string_view method) {
   return method == "GET" || method == "HEAD" || method == "DELETE" || method == "OPTIONS";
 }
 
-std::string_view quoted_in_arena(std::string_view text, Arena& arena) {
-  std::string quoted;
-  append_json_quoted(quoted, text);
-  return arena.copy(quoted);
-}
-
 }  // namespace
 
 void Request::reset() {
@@ -63,7 +57,7 @@ void Request::reset() {
   policy.reset();
   endpoint.reset();
   destination = {};
-  edits = {};
+  rewritten = {};
   tokens_until_first_byte = false;
   restore_model = false;
   series = nullptr;
@@ -123,10 +117,12 @@ Status Director::decide_steps(Request& request, const RequestInput& input, bool 
   record.policy_epoch = request.policy->epoch;
 
   if (Status status = parse(request, input); !status.ok()) return status;
-  if (Status status = rewrite(request, random); !status.ok()) return status;
+  if (Status status = rewrite(request, random, explain); !status.ok()) return status;
   classify(request);
-  request.series = &series_.find(inference.incoming_model, inference.target_model, inference.fairness_id,
-                                 inference.priority);
+  if (!explain) {
+    request.series = &series_.find(inference.incoming_model, inference.target_model, inference.fairness_id,
+                                   inference.priority);
+  }
   if (Status status = choose(request, random, {}, explain, explanation); !status.ok()) return status;
   if (!explain) {
     RequestMetrics& metrics = pool_.metrics;
@@ -162,12 +158,12 @@ Status Director::parse(Request& request, const RequestInput& input) {
   inference.cache_salt = parsed->cache_salt;
   inference.streaming = parsed->streaming;
   inference.max_output_tokens = parsed->max_output_tokens;
-  request.restore_model = parser->can_rewrite_model();
+  request.restore_model = parser->can_rewrite_model() && parsed->rewritable;
   request.record.incoming_model = inference.incoming_model;
   return {};
 }
 
-Status Director::rewrite(Request& request, Random& random) {
+Status Director::rewrite(Request& request, Random& random, bool explain) {
   InferenceRequest& inference = request.inference;
   const bool can_rewrite = request.restore_model;
   request.restore_model = false;
@@ -184,9 +180,11 @@ Status Director::rewrite(Request& request, Random& random) {
   if (rules != nullptr && !rules->rewrites.empty()) {
     if (const RewriteTable::Rule* rule = rules->rewrites.find(inference.incoming_model)) {
       target = request.arena.copy(rule->choose(random));
-      pool_.metrics.rewrites
-          .with({rule->object_name, pool_.metrics.models.admit(inference.incoming_model), target})
-          .add();
+      if (!explain) {
+        pool_.metrics.rewrites
+            .with({rule->object_name, pool_.metrics.models.admit(inference.incoming_model), target})
+            .add();
+      }
     }
   }
   if (target.empty()) return Error{ErrorCode::kBadRequest, "model not found in request body"};
@@ -194,25 +192,7 @@ Status Director::rewrite(Request& request, Random& random) {
   request.record.target_model = target;
   if (target == request.parsed.model) return {};
 
-  const std::string_view literal = quoted_in_arena(target, request.arena);
-  const std::span<const protocol::Splice> found = request.parsed.model_literals;
-  if (!found.empty()) {
-    std::span<BodyEdit> edits = request.arena.make_filled<BodyEdit>(found.size());
-    for (size_t i = 0; i < found.size(); ++i) edits[i] = {found[i].offset, found[i].length, literal};
-    request.edits = edits;
-  } else {
-    // No string to replace: the name goes in as the object's last key, so that it also wins over a model
-    // that was there and was not a string. A body that parsed ends with its closing brace.
-    const size_t brace = request.body.view().rfind('}');
-    if (brace == std::string_view::npos) {
-      return Error{ErrorCode::kInternal, "Error marshalling request body"};
-    }
-    std::string insert = ",\"model\":";
-    insert += literal;
-    std::span<BodyEdit> edits = request.arena.make_filled<BodyEdit>(1);
-    edits[0] = {brace, 0, request.arena.copy(insert)};
-    request.edits = edits;
-  }
+  request.rewritten = protocol::rewrite_model(request.body, request.parsed, target, request.arena);
   request.restore_model = !inference.incoming_model.empty();
   return {};
 }
@@ -282,12 +262,22 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
                      "); send the whole input instead of previous_response_id or conversation"};
   }
 
+  if (!explain) find_plugin_series(request.policy);
   AttributeTable attributes(arena, policy.attribute_slots, pool.endpoints.size());
   SchedulingContext ctx{inference, pool, signals, attributes, arena, random, now, candidates, explain};
   const auto produce = [&](DataProducer::Stage stage) {
-    for (const DataProducer* producer : policy.producers) {
+    TimePoint last = kNever;
+    for (size_t i = 0; i < policy.producers.size(); ++i) {
+      const DataProducer* producer = policy.producers[i];
       if (producer->stage() != stage) continue;
-      if (Status status = producer->produce(ctx); !status.ok()) {
+      if (!explain && last == kNever) last = clock_.now();
+      Status status = producer->produce(ctx);
+      if (!explain) {
+        const TimePoint ended = clock_.now();
+        producer_seconds_[i]->observe(to_seconds(ended - last));
+        last = ended;
+      }
+      if (!status.ok()) {
         record.fallback = FallbackState::kProducerFailed;
         telemetry::log_debug("failed to prepare per request data",
                              {{"x-request-id", inference.request_id},
@@ -301,8 +291,11 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   record.prompt_tokens = inference.prompt_tokens();
 
   if (candidates.empty()) {
-    record.fallback = FallbackState::kNoEndpoint;
-    note_fallback(record.fallback);
+    // Endpoints that this request tried and lost say nothing about the pool.
+    if (excluded.empty()) {
+      record.fallback = FallbackState::kNoEndpoint;
+      if (!explain) note_fallback(record.fallback);
+    }
     return Error{ErrorCode::kServiceUnavailable, "failed to find endpoint candidates for serving the request",
                  "rejected-no-endpoints"};
   }
@@ -360,8 +353,21 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
     return {};
   }
   series_.attempt(inference.target_model, *pool.endpoints[winner]).add();
-  note_fallback(record.fallback);
+  if (excluded.empty()) note_fallback(record.fallback);
   return reserve_and_tell(request, ctx, *scheduled, winner);
+}
+
+void Director::find_plugin_series(const std::shared_ptr<const Policy>& policy) {
+  if (timed_policy_ == policy) return;
+  timed_policy_ = policy;
+  const auto find = [this](std::string_view point, const auto& plugins, auto& series) {
+    series.clear();
+    for (const auto* plugin : plugins) {
+      series.push_back(&pool_.metrics.plugin_seconds.with({point, plugin->type(), plugin->name()}));
+    }
+  };
+  find("DataProducer", policy->producers, producer_seconds_);
+  find("PreRequest", policy->pre_request, pre_request_seconds_);
 }
 
 Status Director::reserve_and_tell(Request& request, SchedulingContext& ctx, const SchedulingResult& result,
@@ -378,8 +384,13 @@ Status Director::reserve_and_tell(Request& request, SchedulingContext& ctx, cons
   std::string failures;
   size_t failed = 0;
   std::optional<Error> single;
-  for (const PreRequest* plugin : policy.pre_request) {
+  TimePoint last = policy.pre_request.empty() ? kNever : clock_.now();
+  for (size_t i = 0; i < policy.pre_request.size(); ++i) {
+    const PreRequest* plugin = policy.pre_request[i];
     Status status = plugin->pre_request(ctx, result);
+    const TimePoint ended = clock_.now();
+    pre_request_seconds_[i]->observe(to_seconds(ended - last));
+    last = ended;
     if (status.ok()) continue;
     ++failed;
     if (!failures.empty()) failures += '\n';
@@ -441,6 +452,8 @@ void Director::note_fallback(FallbackState state) {
   if (state != FallbackState::kNone) {
     pool_.metrics.fallbacks.with({pool_.name, fallback_state_name(state)}).add();
   }
+  // A producer fails for a request, not for a pool.
+  if (state == FallbackState::kProducerFailed) return;
   if (pool_.fallback.load(std::memory_order_relaxed) == state) return;
   const FallbackState before = pool_.fallback.exchange(state, std::memory_order_relaxed);
   if (before == state) return;
@@ -458,7 +471,6 @@ Status Director::decide_again(Request& request, std::span<const EndpointSlot> ex
   request.load.release();
   request.endpoint.reset();
   request.destination = {};
-  request.record.fallback = FallbackState::kNone;
   request.record.winner = {};
   request.record.winner_host_port = {};
   Random random(request.record.seed + excluded.size());

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/arena.h"
 #include "base/clock.h"
@@ -55,15 +56,9 @@ struct Pool {
   Published<Policy> policy;
   Published<PoolRules> rules;
   DecisionLog log;
-  // The fallback state of the latest decision: a log line is written when it changes.
+  // The state of the pool that the latest decision met (no fresh signals, no endpoint): a log line is written
+  // when it changes.
   std::atomic<FallbackState> fallback{FallbackState::kNone};
-};
-
-// A stretch of the body and what is sent in its place.
-struct BodyEdit {
-  size_t offset = 0;
-  size_t length = 0;
-  std::string_view replacement;
 };
 
 // What the front door hands over. Views must stay valid during the call; of the body and the headers until
@@ -103,7 +98,7 @@ class Request {
   std::shared_ptr<const Endpoint> endpoint;  // where it goes; nullptr: not decided
   LoadGuard load;
   std::string_view destination;          // "host:port[,host:port…]", best first
-  std::span<const BodyEdit> edits;       // ascending; empty: the body goes out as it came
+  protocol::RewrittenBody rewritten;     // what is sent; no pieces: the body goes out as it came
   bool tokens_until_first_byte = false;  // release the guard's tokens when the answer begins
   bool restore_model = false;            // the answer names the target model; the client knows another name
   const RequestSeries* series = nullptr;
@@ -122,16 +117,16 @@ class Director {
   };
   Director(Pool& pool, std::unique_ptr<PictureSource> pictures, const Clock& clock, const Options& options);
 
-  // Parses and decides. On success request.endpoint, destination, edits and load are set, and the decision
-  // is in the log; on failure the load is not held. Errors are those of the reference's table (§6).
+  // Parses and decides. On success request.endpoint, destination, rewritten and load are set, and the
+  // decision is in the log; on failure the load is not held. Errors are those of the reference's table (§6).
   Status decide(Request& request, const RequestInput& input);
 
   // Chooses again for a request whose endpoint failed, leaving out `excluded`. Parsing and rewriting are
   // not repeated; the reservation moves. Errors: as decide(); kServiceUnavailable when nobody is left.
   Status decide_again(Request& request, std::span<const EndpointSlot> excluded);
 
-  // Decides like decide(), with everything recorded, but reserves nothing, tells no plugin and logs
-  // nothing. JSON: the record of append_record_json() with every candidate, plus "explanations":
+  // Decides like decide(), with everything recorded, but reserves nothing, tells no plugin, logs nothing and
+  // counts nothing. JSON: the record of append_record_json() with every candidate, plus "explanations":
   // [{"profile","endpoint","scorer","text"}] and "signals": [{"endpoint","signal","value","unit",
   // "state","age_ms"}].
   std::string explain(Request& request, const RequestInput& input);
@@ -144,7 +139,7 @@ class Director {
  private:
   Status decide_steps(Request& request, const RequestInput& input, bool explain, std::string* explanation);
   Status parse(Request& request, const RequestInput& input);
-  Status rewrite(Request& request, Random& random);
+  Status rewrite(Request& request, Random& random, bool explain);
   void classify(Request& request);
   Status choose(Request& request, Random& random, std::span<const EndpointSlot> excluded, bool explain,
                 std::string* explanation);
@@ -153,6 +148,8 @@ class Director {
   void fill_record(Request& request, const SchedulingContext& ctx, const SchedulingResult& result,
                    Candidate winner);
   void note_fallback(FallbackState state);
+  // The series of the policy's producers and pre-request plugins, looked up once a policy.
+  void find_plugin_series(const std::shared_ptr<const Policy>& policy);
 
   Pool& pool_;
   std::unique_ptr<PictureSource> pictures_;
@@ -162,6 +159,9 @@ class Director {
   PublishedReader<Policy> policy_;
   PublishedReader<PoolRules> rules_;
   SeriesCache series_;
+  std::shared_ptr<const Policy> timed_policy_;
+  std::vector<telemetry::Histogram*> producer_seconds_;     // as Policy::producers
+  std::vector<telemetry::Histogram*> pre_request_seconds_;  // as Policy::pre_request
 };
 
 }  // namespace penstock::director

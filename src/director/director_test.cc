@@ -45,14 +45,10 @@ class DirectorTest : public ::testing::Test {
     return in;
   }
   std::string sent_body() {
+    if (request.rewritten.pieces.empty()) return std::string(request.body.view());
     std::string out;
-    size_t at = 0;
-    for (const BodyEdit& edit : request.edits) {
-      out += request.body.view().substr(at, edit.offset - at);
-      out += edit.replacement;
-      at = edit.offset + edit.length;
-    }
-    out += request.body.view().substr(at);
+    for (const std::string_view piece : request.rewritten.pieces) out += piece;
+    EXPECT_EQ(out.size(), request.rewritten.size);
     return out;
   }
   void set_rewrites(std::vector<RewriteObject> objects) {
@@ -86,7 +82,7 @@ TEST_F(DirectorTest, TheRequestGoesWhereTheScoresSayAndItsLoadIsReservedThere) {
   EXPECT_EQ(request.record.winner, "default/b");
   EXPECT_EQ(request.record.policy_epoch, 3U);
   EXPECT_EQ(request.record.membership_epoch, 7U);
-  EXPECT_TRUE(request.edits.empty());
+  EXPECT_TRUE(request.rewritten.pieces.empty());
   request.reset();
   EXPECT_EQ(endpoints[1]->live->load, 0U);
 }
@@ -159,8 +155,11 @@ TEST_F(DirectorTest, AMissingModelIsPutInWhereAHeaderNamesIt) {
   use_endpoints(1);
   headers = {{"x-llm-d-model-name-rewrite", "T"}};
   ASSERT_TRUE(director.decide(request, input("{\"prompt\":\"p\"}\n")).ok());
-  EXPECT_EQ(sent_body(), "{\"prompt\":\"p\",\"model\":\"T\"}\n");
+  EXPECT_EQ(sent_body(), "{\"model\":\"T\",\"prompt\":\"p\"}\n");
   EXPECT_FALSE(request.restore_model);
+  request.reset();
+  ASSERT_TRUE(director.decide(request, input("{}")).ok());
+  EXPECT_EQ(sent_body(), R"({"model":"T"})");
 }
 
 TEST_F(DirectorTest, AParserThatCannotRewriteLeavesTheBodyAlone) {
@@ -168,8 +167,85 @@ TEST_F(DirectorTest, AParserThatCannotRewriteLeavesTheBodyAlone) {
   policy.parser->rewrites = false;
   headers = {{"x-llm-d-model-name-rewrite", "T"}};
   ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
-  EXPECT_TRUE(request.edits.empty());
+  EXPECT_TRUE(request.rewritten.pieces.empty());
   EXPECT_EQ(request.inference.target_model, "T");
+}
+
+TEST_F(DirectorTest, ABodyThatIsNoObjectNeedsNoModelAndGoesOutAsItCame) {
+  use_endpoints(1);
+  policy.parser->rewritable = false;
+  set_rewrites({{"r", 1, {{{}, true, {{"R", std::nullopt}}}}}});
+  ASSERT_TRUE(director.decide(request, input("{\"prompt\":\"p\"}")).ok());
+  EXPECT_EQ(sent_body(), "{\"prompt\":\"p\"}");
+  EXPECT_FALSE(request.restore_model);
+}
+
+TEST_F(DirectorTest, AStateOfThePoolIsCountedOnceARequestAndLosingEveryEngineIsNoneOfIt) {
+  use_endpoints(2);
+  policy.policy->sources.emplace_back();  // signals are wanted, and there are none
+  for (int i = 0; i < 3; ++i) {
+    request.reset();
+    ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+    const std::array<EndpointSlot, 2> tried{0, 1};
+    ASSERT_TRUE(director.decide_again(request, std::span(tried).first(1)).ok());
+    EXPECT_FALSE(director.decide_again(request, tried).ok());
+    EXPECT_EQ(request.record.fallback, FallbackState::kNoFreshSignals);
+    EXPECT_EQ(pool.fallback, FallbackState::kNoFreshSignals);
+  }
+  EXPECT_EQ(metrics.fallbacks.with({"pool", "no_fresh_signals"}).value(), 3U);
+  EXPECT_EQ(metrics.fallbacks.with({"pool", "no_endpoint"}).value(), 0U);
+}
+
+TEST_F(DirectorTest, AProducersFailureIsCountedAndDoesNotChangeThePoolsState) {
+  use_endpoints(1);
+  policy.policy->producers.push_back(policy.add<FailingProducer>("failing"));
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  EXPECT_EQ(request.record.fallback, FallbackState::kProducerFailed);
+  EXPECT_EQ(metrics.fallbacks.with({"pool", "producer_failed"}).value(), 1U);
+  EXPECT_EQ(pool.fallback, FallbackState::kNone);
+}
+
+TEST_F(DirectorTest, ExplainCountsNothing) {
+  set_rewrites({{"r", 1, {{{"m"}, false, {{"R", std::nullopt}}}}}});
+  const std::string before = registry.render();
+  director.explain(request, input(R"({"model":"m"})"));  // nobody is there
+  use_endpoints(2);
+  EXPECT_NE(director.explain(request, input(R"({"model":"m"})")).find(R"("target_model":"R")"),
+            std::string::npos);
+  EXPECT_EQ(registry.render(), before);
+  EXPECT_EQ(pool.fallback, FallbackState::kNone);
+}
+
+TEST_F(DirectorTest, ProducersAreTimedButForExplanations) {
+  use_endpoints(1);
+  policy.policy->producers.push_back(policy.add<FailingProducer>("failing"));
+  const auto& seconds = metrics.plugin_seconds.with({"DataProducer", "failing", "failing"});
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  EXPECT_EQ(seconds.count(), 1U);
+  request.reset();
+  director.explain(request, input(R"({"model":"m"})"));
+  EXPECT_EQ(seconds.count(), 1U);
+}
+
+TEST_F(DirectorTest, TheFirstTokenOfAStreamIsTheFirstEventWithOutput) {
+  use_endpoints(1);
+  Observer observer;
+  observer.start(pool, request, nullptr, 0);
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m","stream":true})")).ok());
+  observer.head(200, "text/event-stream", "");
+  EXPECT_TRUE(observer.takes_events());
+  std::vector<std::string_view> out;
+  clock.advance(std::chrono::seconds(1));
+  observer.piece("data: {\"choices\":[{\"text\":\"\"}]}\n\n", clock.now(), out);
+  clock.advance(std::chrono::seconds(1));
+  observer.piece("data: {\"choices\":[{\"text\":\"a\"}]}\n\n", clock.now(), out);
+  clock.advance(std::chrono::seconds(1));
+  observer.piece("data: [DONE]\n\n", clock.now(), out);
+  observer.body_end(out);
+  observer.end({.status = 200, .reason = "ok", .attempts = 1}, clock.now());
+  EXPECT_EQ(request.series->ttft_streaming->sum(), 2);
+  EXPECT_EQ(request.series->ttft_unary->count(), 0U);
+  EXPECT_EQ(request.series->itl->sum(), 1);
 }
 
 TEST_F(DirectorTest, DrainingEndpointsGetNothingAndEjectedOnesOnlyWhenNobodyElseIsThere) {
@@ -264,8 +340,8 @@ TEST_F(DirectorTest, TheEndOfARequestIsCountedOnceAndReturnsItsLoad) {
   EXPECT_EQ(EndpointLive::tokens_of(endpoints[0]->live->load), 0U);
   observer.body_end(out);
   clock.advance(std::chrono::seconds(1));
-  observer.end({200, "ok", nullptr, 1, {}}, clock.now());
-  observer.end({200, "ok", nullptr, 1, {}}, clock.now());
+  observer.end({.status = 200, .reason = "ok", .attempts = 1}, clock.now());
+  observer.end({.status = 200, .reason = "ok", .attempts = 1}, clock.now());
   EXPECT_EQ(endpoints[0]->live->load, 0U);
   EXPECT_EQ(request.series->running->value(), 0);
   EXPECT_EQ(request.series->duration->count(), 1U);

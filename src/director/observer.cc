@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 
+#include "base/strings.h"
 #include "protocol/errors.h"
 
 namespace penstock::director {
@@ -14,8 +15,9 @@ void Observer::start(Pool& pool, Request& request, AccessLog* access_log, size_t
   loop_ = loop;
   reader_.reset();
   status_ = 0;
+  takes_events_ = false;
   bytes_out_ = 0;
-  first_byte_at_ = kNever;
+  first_token_at_ = kNever;
   last_piece_at_ = kNever;
   ended_ = false;
 }
@@ -32,27 +34,32 @@ void Observer::head(int status, std::string_view content_type, std::string_view 
   }
   reader_.emplace(options);
   reader_->begin(status, content_type, content_encoding);
+  takes_events_ =
+      reader_->is_event_stream() && (content_encoding.empty() || ascii_iequals(content_encoding, "identity"));
 }
 
 void Observer::piece(std::string_view piece, TimePoint now, std::vector<std::string_view>& out) {
+  if (bytes_out_ == 0 && !piece.empty() && request_->tokens_until_first_byte) request_->load.release_tokens();
   bytes_out_ += piece.size();
-  if (first_byte_at_ == kNever && !piece.empty()) {
-    first_byte_at_ = now;
-    request_->record.first_token_at = now;
-    if (request_->tokens_until_first_byte) request_->load.release_tokens();
-    pool_->metrics.moments[3]->observe(to_seconds(now - request_->record.arrived_at));
-  }
-  if (reader_) {
-    reader_->feed(piece, out);
-    if (reader_->is_event_stream()) {
-      if (last_piece_at_ != kNever && request_->series != nullptr) {
-        request_->series->itl->observe(to_seconds(now - last_piece_at_));
-      }
-      last_piece_at_ = now;
-    }
-  } else {
+  if (!reader_) {
     out.push_back(piece);
+    if (first_token_at_ == kNever && !piece.empty()) note_first_token(now);
+    return;
   }
+  reader_->feed(piece, out);
+  // Streams may begin with events that carry no output.
+  if (first_token_at_ == kNever) {
+    if (!reader_->is_event_stream() ? !piece.empty() : reader_->first_token_seen()) note_first_token(now);
+  } else if (reader_->is_event_stream() && request_->series != nullptr) {
+    request_->series->itl->observe(to_seconds(now - last_piece_at_));
+  }
+  last_piece_at_ = now;
+}
+
+void Observer::note_first_token(TimePoint now) {
+  first_token_at_ = now;
+  request_->record.first_token_at = now;
+  pool_->metrics.moments[3]->observe(to_seconds(now - request_->record.arrived_at));
 }
 
 void Observer::body_end(std::vector<std::string_view>& out) {
@@ -69,7 +76,7 @@ void Observer::end(const End& end, TimePoint now) {
   outcome.status = end.status;
   outcome.reason = end.reason;
   outcome.attempts = end.attempts;
-  outcome.first_token_at = first_byte_at_;
+  outcome.first_token_at = first_token_at_;
   outcome.ended_at = now;
   if (reader_ && reader_->usage() != nullptr) {
     const protocol::Usage& usage = *reader_->usage();
@@ -77,6 +84,7 @@ void Observer::end(const End& end, TimePoint now) {
     outcome.output_tokens = usage.completion_tokens;
     outcome.cached_tokens = usage.cached_tokens.value_or(0);
   }
+  bytes_out_ += end.own_bytes;
   count(end, now);
   pool_->log.finish(request.log_handle, outcome);
   if (access_log_ != nullptr) {
@@ -127,8 +135,8 @@ void Observer::count(const End& end, TimePoint now) {
   if (total > 0) series->duration->observe(total);
   series->response_bytes->observe(static_cast<double>(bytes_out_));
   const bool streaming = reader_ && reader_->is_event_stream();
-  const double ttft = to_seconds(first_byte_at_ - request.record.arrived_at);
-  if (first_byte_at_ != kNever) (streaming ? series->ttft_streaming : series->ttft_unary)->observe(ttft);
+  const double ttft = to_seconds(first_token_at_ - request.record.arrived_at);
+  if (first_token_at_ != kNever) (streaming ? series->ttft_streaming : series->ttft_unary)->observe(ttft);
   if (!reader_ || reader_->usage() == nullptr) return;
   const protocol::Usage& usage = *reader_->usage();
   if (usage.prompt_tokens > 0) series->input_tokens->observe(static_cast<double>(usage.prompt_tokens));
@@ -137,7 +145,8 @@ void Observer::count(const End& end, TimePoint now) {
     const auto tokens = static_cast<double>(usage.completion_tokens);
     series->output_tokens->observe(tokens);
     series->ntpot->observe(total / tokens);
-    if (streaming && usage.completion_tokens > 1) series->tpot->observe((total - ttft) / (tokens - 1));
+    if (streaming && first_token_at_ != kNever && usage.completion_tokens > 1)
+      series->tpot->observe((total - ttft) / (tokens - 1));
   }
 }
 

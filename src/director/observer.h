@@ -26,6 +26,8 @@ class Observer {
   // True when bytes may be changed or held back: the answer then has no content-length of its own.
   bool rewrites() const { return reader_ && reader_->rewrites(); }
   bool is_event_stream() const { return reader_ && reader_->is_event_stream(); }
+  // An event stream in clear: an event of ours may be put at its end.
+  bool takes_events() const { return takes_events_; }
 
   // The next piece of the body, and what to send of it: views into `piece` or into the reader, valid until
   // the next call.
@@ -38,6 +40,7 @@ class Observer {
     std::string_view reason;       // a literal
     const Error* error = nullptr;  // the gateway's own failure, nullptr: none
     uint32_t attempts = 0;
+    uint64_t own_bytes = 0;  // of the body, made by the gateway itself
     WallTime wall;
   };
   // The request is over; the second call does nothing. Releases the reservation and counts everything.
@@ -47,6 +50,7 @@ class Observer {
 
  private:
   void count(const End& end, TimePoint now);
+  void note_first_token(TimePoint now);
 
   Pool* pool_ = nullptr;
   Request* request_ = nullptr;
@@ -54,8 +58,9 @@ class Observer {
   size_t loop_ = 0;
   std::optional<protocol::ResponseReader> reader_;
   int status_ = 0;
+  bool takes_events_ = false;
   uint64_t bytes_out_ = 0;
-  TimePoint first_byte_at_ = kNever;
+  TimePoint first_token_at_ = kNever;  // the first output of a stream, the first byte of other answers
   TimePoint last_piece_at_ = kNever;
   bool ended_ = true;
 };

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "scheduling/scheduler.h"
+
 namespace penstock::director {
 
 using telemetry::FamilyOptions;
@@ -48,7 +50,9 @@ telemetry::Family<telemetry::Gauge>& make_running(MetricRegistry& registry) {
 telemetry::Family<telemetry::Histogram>& make_ttft(MetricRegistry& registry) {
   FamilyOptions options =
       mfp("llm_d_epp_request_ttft_seconds",
-          "Time from the receipt of a request to the first byte of its answer.", buckets::ttft(), "");
+          "Time from the receipt of a request to the first output of a stream, or the first byte of another "
+          "answer.",
+          buckets::ttft(), "");
   options.labels.push_back("streaming");
   return registry.histogram(options);
 }
@@ -69,6 +73,12 @@ telemetry::Family<telemetry::Counter>& make_attempts(MetricRegistry& registry) {
 std::span<const double> processing_bounds() {
   static constexpr std::array<double, 16> kBounds{.0005, .001, .002, .005, .01, .015, .025, .04,
                                                   .06,   .1,   .25,  .5,   1,   2.5,  5,    10};
+  return kBounds;
+}
+
+std::span<const double> response_bounds() {
+  static constexpr std::array<double, 15> kBounds{.0001, .00025, .0005, .001, .0025, .005, .01, .025,
+                                                  .05,   .1,     .25,   .5,   1,     2.5,  5};
   return kBounds;
 }
 
@@ -120,6 +130,7 @@ RequestMetrics::RequestMetrics(MetricRegistry& registry)
       retries(registry.counter({"penstock_request_retries_total",
                                 "Requests sent again, by pool and why the attempt before failed.",
                                 {"pool", "reason"}})),
+      plugin_seconds(scheduling::plugin_durations(registry)),
       scheduler_seconds(registry
                             .histogram({"llm_d_epp_scheduler_e2e_duration_seconds",
                                         "Time the scheduler took for one request.",
@@ -139,6 +150,13 @@ RequestMetrics::RequestMetrics(MetricRegistry& registry)
                                        "Time of one whole decision: parse, produce, schedule, reserve.",
                                        {},
                                        buckets::micro_seconds()})
+                           .with({})),
+      response_seconds(registry
+                           .histogram({"llm_d_epp_response_processing_duration_seconds",
+                                       "Time spent reading an answer while it passed; answers that are no "
+                                       "event streams only.",
+                                       {},
+                                       response_bounds()})
                            .with({})) {
   auto& family = registry.histogram({"penstock_request_moment_seconds",
                                      "When a request reached each of its moments, since it arrived.",

@@ -40,9 +40,11 @@ class RequestMetrics {
   telemetry::Family<telemetry::Counter>& rewrites;
   telemetry::Family<telemetry::Counter>& fallbacks;
   telemetry::Family<telemetry::Counter>& retries;
+  telemetry::Family<telemetry::Histogram>& plugin_seconds;
   telemetry::Histogram& scheduler_seconds;
   telemetry::Histogram& processing_seconds;
   telemetry::Histogram& decision_seconds;
+  telemetry::Histogram& response_seconds;
   // Moments of a request, since it arrived: pool chosen, decision started, endpoint chosen, first token.
   std::array<telemetry::Histogram*, 4> moments;
 

@@ -91,9 +91,13 @@ class ModelParser final : public protocol::RequestParser {
     auto splices = arena.make_filled<protocol::Splice>(found.size());
     std::copy(found.begin(), found.end(), splices.begin());
     parsed.model_literals = splices;
+    parsed.rewritable = rewritable;
+    parsed.model_insert_offset = 1;
+    parsed.model_insert_comma = text.find('"') != std::string_view::npos;
     return parsed;
   }
   bool rewrites = true;
+  bool rewritable = true;  // of the bodies
 };
 
 // 1 - waiting requests / 10.
@@ -143,6 +147,11 @@ class OneProfile final : public ProfileHandler {
     auto all = ctx.arena.make_filled<const ProfileResult*>(1, results[0]);
     return SchedulingResult{all, results[0]};
   }
+};
+
+class FailingProducer final : public DataProducer {
+ public:
+  Status produce(SchedulingContext&) const override { return Error{ErrorCode::kInternal, "failed"}; }
 };
 
 class FixedLoad final : public LoadEstimator {

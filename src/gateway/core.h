@@ -12,6 +12,7 @@
 #include "director/director.h"
 #include "director/observer.h"
 #include "discovery/registry.h"
+#include "gateway/event_hold.h"
 #include "gateway/gateway.h"
 #include "gateway/models.h"
 #include "gateway/route_table.h"
@@ -121,6 +122,7 @@ struct ExchangeState {
 
   director::Request request;
   director::Observer observer;
+  EventHold hold;
   std::vector<io::HeaderField> fields;
   std::vector<std::string_view> pieces;
   std::vector<HeaderField> decision_fields;

@@ -104,7 +104,7 @@ void request_fields(const io::RequestHead& head, const RequestRules& rules, std:
     }
     if (name == "authorization") {
       if (rules.drop_credentials || (rules.to_engine && !rules.authorization.empty())) continue;
-    } else if (name == "x-api-key") {
+    } else if (name == "x-api-key" || name == "api-key") {
       if (rules.drop_credentials) continue;
     } else if (name == "accept-encoding") {
       if (rules.drop_accept_encoding) continue;
@@ -152,25 +152,6 @@ BodyFraming response_framing(std::string_view method, int status, std::optional<
   if (method == "HEAD") return length ? BodyFraming::of_length(*length) : BodyFraming::none();
   if (length && !body_changed) return BodyFraming::of_length(*length);
   return BodyFraming::chunked();
-}
-
-uint64_t splice_body(std::string_view body, std::span<const director::BodyEdit> edits,
-                     std::vector<std::string_view>& out) {
-  uint64_t total = 0;
-  size_t at = 0;
-  const auto add = [&](std::string_view piece) {
-    if (piece.empty()) return;
-    out.push_back(piece);
-    total += piece.size();
-  };
-  for (const director::BodyEdit& edit : edits) {
-    assert(edit.offset >= at && edit.offset + edit.length <= body.size());
-    add(body.substr(at, edit.offset - at));
-    add(edit.replacement);
-    at = edit.offset + edit.length;
-  }
-  add(body.substr(at));
-  return total;
 }
 
 }  // namespace penstock::gateway

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "director/director.h"
 #include "gateway/route_table.h"
 #include "io/http.h"
 
@@ -19,7 +18,7 @@ namespace penstock::gateway {
 // What is added to and taken from a request on its way out. Empty values add nothing.
 struct RequestRules {
   bool to_engine = true;              // false: a plain service, which gets the client's end-to-end fields
-  bool drop_credentials = false;      // the client's authorization and x-api-key were for us
+  bool drop_credentials = true;       // the client's authorization, x-api-key and api-key stay here
   std::string_view authorization;     // ours towards engines; replaces the client's
   bool drop_accept_encoding = false;  // the answer must come in clear: names are restored in it
   std::string_view request_id;
@@ -48,11 +47,6 @@ void response_fields(const io::ResponseHead& head, const ResponseRules& rules,
 // How the answer's body goes out, given what came in. `length`: as the engine declared it.
 io::BodyFraming response_framing(std::string_view method, int status, std::optional<uint64_t> length,
                                  bool body_changed);
-
-// The body in pieces, with the edits spliced in; returns the total length. REQUIRES: edits ascending and
-// inside the body.
-uint64_t splice_body(std::string_view body, std::span<const director::BodyEdit> edits,
-                     std::vector<std::string_view>& out);
 
 // True for fields that belong to one hop only, framing included.
 bool is_hop_by_hop(std::string_view lower_name);

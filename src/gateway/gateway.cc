@@ -1,12 +1,14 @@
 #include "gateway/gateway.h"
 
 #include <array>
+#include <map>
 #include <random>
 
 #include "gateway/core.h"
 #include "gateway/proxy.h"
 #include "io/http_server.h"
 #include "protocol/errors.h"
+#include "telemetry/log.h"
 
 namespace penstock::gateway {
 
@@ -24,13 +26,11 @@ io::HttpServerOptions server_options(const config::ListenerSettings& settings) {
   options.body_timeout = settings.body_timeout;
   options.idle_timeout = settings.keep_alive;
   options.write_timeout = settings.write_timeout;
+  // The codec refuses what it could not read: neither the client's API nor an id of the request is known.
   options.error_body = [](int status, std::string_view reason) {
-    std::string body = R"({"error":{"message":")";
-    body += reason;
-    body += R"(","type":")";
-    body += status < 500 ? "invalid_request_error" : "server_error";
-    body += R"(","param":null,"code":)" + std::to_string(status) + "}}";
-    return io::HttpServerOptions::ErrorBody{"application/json", std::move(body)};
+    const Error error{protocol::error_code_of(status), std::string(reason)};
+    return io::HttpServerOptions::ErrorBody{"application/json",
+                                            protocol::error_body(error, ApiKind::kNone, {}, {})};
   };
   return options;
 }
@@ -38,6 +38,64 @@ io::HttpServerOptions server_options(const config::ListenerSettings& settings) {
 uint64_t seed_from_system() {
   std::random_device device;
   return (static_cast<uint64_t>(device()) << 32U) | device();
+}
+
+constexpr std::array<CollectedFamily, 7> kFamilies{{
+    {"penstock_requests_active", telemetry::MetricType::kGauge, "", "Requests being served right now."},
+    {"penstock_body_bytes_buffered", telemetry::MetricType::kGauge, "", "Bytes of request bodies in memory."},
+    {"penstock_body_bytes_limit", telemetry::MetricType::kGauge, "",
+     "Bytes of request bodies that may be in memory at once."},
+    {"penstock_access_log_dropped_lines_total", telemetry::MetricType::kCounter, "",
+     "Lines of the access log that were dropped because nobody took them in time."},
+    {"penstock_log_dropped_lines_total", telemetry::MetricType::kCounter, "",
+     "Log lines that were dropped because nobody took them in time."},
+    {"llm_d_epp_inflight_requests", telemetry::MetricType::kGauge,
+     "endpoint_name, namespace, producer_name, fairness_id, priority",
+     "Requests on their way at each endpoint. fairness_id and priority are always empty."},
+    {"llm_d_epp_inflight_tokens", telemetry::MetricType::kGauge,
+     "endpoint_name, namespace, producer_name, fairness_id, priority",
+     "Estimated tokens on their way at each endpoint. fairness_id and priority are always empty."},
+}};
+
+// The load that pools with a load estimator hold at their endpoints. Endpoints of several pools may have one
+// name: their loads are added.
+void collect_load(const Core& core, telemetry::Writer& out, bool tokens, std::string_view name) {
+  std::map<std::array<std::string, 3>, uint64_t> loads;
+  for (const auto& pool : core.pools) {
+    const std::shared_ptr<const director::Policy> policy = pool->config.pool->policy.get();
+    if (policy == nullptr || policy->load_estimator == nullptr) continue;
+    for (const auto& endpoint : pool->config.members->snapshot()->endpoints) {
+      const uint64_t load = endpoint->live->load.load(std::memory_order_relaxed);
+      loads[{endpoint->name, endpoint->ns, policy->load_estimator->name()}] +=
+          tokens ? EndpointLive::tokens_of(load) : EndpointLive::requests_of(load);
+    }
+  }
+  for (const auto& [labels, load] : loads) {
+    out.sample(name,
+               {{"endpoint_name", labels[0]},
+                {"namespace", labels[1]},
+                {"producer_name", labels[2]},
+                {"fairness_id", ""},
+                {"priority", ""}},
+               static_cast<double>(load));
+  }
+}
+
+void collect(const Core& core, telemetry::Writer& out) {
+  size_t next = 0;
+  const auto begin = [&] {
+    const CollectedFamily& family = kFamilies[next++];
+    out.header(family.name, family.help, family.type);
+    return family.name;
+  };
+  out.sample(begin(), {}, static_cast<double>(core.active_requests.load(std::memory_order_relaxed)));
+  out.sample(begin(), {}, static_cast<double>(core.buffered_bytes.load(std::memory_order_relaxed)));
+  out.sample(begin(), {}, static_cast<double>(core.options.buffered_bytes));
+  const uint64_t dropped = core.access_log == nullptr ? 0 : core.access_log->dropped_lines();
+  out.sample(begin(), {}, static_cast<double>(dropped));
+  out.sample(begin(), {}, static_cast<double>(telemetry::dropped_log_lines()));
+  collect_load(core, out, false, begin());
+  collect_load(core, out, true, begin());
 }
 
 bool names_pool(const director::Pool& pool, std::string_view name) {
@@ -100,18 +158,11 @@ Gateway::Gateway(io::LoopGroup& loops, telemetry::MetricRegistry& metrics, const
   }
   core.parsers = std::make_unique<protocol::ParserTable>(parsers);
 
-  impl_->collector = metrics.add_collector([&core](telemetry::Writer& out) {
-    out.header("penstock_requests_active", "Requests being served right now.", telemetry::MetricType::kGauge);
-    out.sample("penstock_requests_active", {},
-               static_cast<double>(core.active_requests.load(std::memory_order_relaxed)));
-    out.header("penstock_body_bytes_buffered", "Bytes of request bodies in memory.",
-               telemetry::MetricType::kGauge);
-    out.sample("penstock_body_bytes_buffered", {},
-               static_cast<double>(core.buffered_bytes.load(std::memory_order_relaxed)));
-    out.header("penstock_body_bytes_limit", "Bytes of request bodies that may be in memory at once.",
-               telemetry::MetricType::kGauge);
-    out.sample("penstock_body_bytes_limit", {}, static_cast<double>(core.options.buffered_bytes));
-  });
+  impl_->collector = metrics.add_collector([&core](telemetry::Writer& out) { collect(core, out); });
+}
+
+std::span<const CollectedFamily> collected_families() {
+  return kFamilies;
 }
 
 Gateway::~Gateway() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,7 @@ namespace penstock::gateway {
 // How the engines of a pool are reached. Immutable; a reload publishes another.
 struct UpstreamSettings {
   std::string authorization;                  // value of the header sent to engines, "" none
+  bool forward_client_authorization = false;  // the client's pass on, where the listener has no API keys
   std::shared_ptr<io::TlsClientContext> tls;  // for https endpoints
   std::string server_name;                    // SNI and name to verify; "" the endpoint's address
   config::DeadlineSettings deadlines;
@@ -67,6 +69,16 @@ struct GatewayOptions {
   bool tell_endpoint = true;                  // answer with x-penstock-endpoint
   uint64_t seed = 0;                          // of decisions; 0: from the system
 };
+
+// A family that the gateway writes when /metrics is asked for: for the metrics reference, since collectors
+// register no family.
+struct CollectedFamily {
+  std::string_view name;
+  telemetry::MetricType type;
+  std::string_view labels;  // comma-separated
+  std::string_view help;
+};
+std::span<const CollectedFamily> collected_families();
 
 // The data plane of `penstock serve`: listeners, routes, and proxying to pools and services.
 //

@@ -171,6 +171,7 @@ class Exchange {
   const io::ResponseHead* answer_ = nullptr;
   bool sent_ = false;  // the request may have reached the engine
   uint32_t attempts_ = 0;
+  uint64_t own_bytes_ = 0;  // of a body that no observer counts: the gateway's own or a service's
   std::array<EndpointSlot, kMaxExcluded> excluded_{};
   size_t excluded_count_ = 0;
   bool ended_ = false;
@@ -284,6 +285,7 @@ bool Exchange::read_model() {
     return false;
   }
   parsed_ = *parsed;
+  parsed_.model = state_.request.arena.copy(parsed_.model);  // outlives the body, for the access log
   parsed_by_ = parser.type();
   api_ = parsed_.api;
   return true;
@@ -429,7 +431,7 @@ Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint) {
   const io::RequestHead& head = http_.request();
   const director::Request& request = state_.request;
   RequestRules rules;
-  rules.drop_credentials = keys_ != nullptr;
+  rules.drop_credentials = keys_ != nullptr || !settings.forward_client_authorization;
   rules.authorization = settings.authorization;
   rules.drop_accept_encoding = request.restore_model;
   rules.request_id = request_id_;
@@ -439,7 +441,15 @@ Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint) {
   state_.fields.clear();
   request_fields(head, rules, state_.scratch, state_.fields);
   state_.pieces.clear();
-  const uint64_t length = splice_body(body_.view(), request.edits, state_.pieces);
+  uint64_t length = body_.size;
+  if (!request.rewritten.pieces.empty()) {
+    length = request.rewritten.size;
+    for (const std::string_view piece : request.rewritten.pieces) {
+      if (!piece.empty()) state_.pieces.push_back(piece);
+    }
+  } else if (length != 0) {
+    state_.pieces.push_back(body_.view());
+  }
 
   io::HttpRequest message;
   message.method = head.method;
@@ -502,7 +512,9 @@ Exchange::Next Exchange::after_attempt(PoolPart& pool, const Endpoint& endpoint)
     call_.close();
     // Only what certainly never reached an engine may go to another one.
     if (!sent_ && !cancelled && choose_another(pool, "connect")) return Next::kAgain;
-    refusal_ = sent_ ? "engine_error" : "connect";
+    refusal_ = !sent_                                        ? "connect"
+               : failure_.code == ErrorCode::kGatewayTimeout ? "first_byte_timeout"
+                                                             : "engine_error";
     return Next::kFail;
   }
   if (answer_->status == 503) {
@@ -535,6 +547,8 @@ Task<void> Exchange::stream_back() {
   }
   // A stream's head must not wait for its first event, which may be a prefill away.
   bool flushed = !observer.is_event_stream();
+  state_.hold.reset();
+  Duration reading{0};
   for (;;) {
     if (!flushed) {
       flushed = true;
@@ -553,28 +567,43 @@ Task<void> Exchange::stream_back() {
       if (state_.total_expired) {
         error = Error{ErrorCode::kGatewayTimeout, "the answer did not end before its deadline"};
       }
-      if (observer.is_event_stream()) {
+      std::string_view reason = "engine_died";
+      if (state_.total_expired) {
+        reason = "deadline";
+      } else if (error.code == ErrorCode::kGatewayTimeout) {
+        reason = "idle_timeout";
+      }
+      if (observer.takes_events()) {
+        // What the reader and the hold still have is the beginning of a line that will not end.
         state_.pieces.clear();
         observer.body_end(state_.pieces);
+        state_.pieces.clear();
         const std::string event = protocol::error_event(error, api_, http_.request().path, request_id_);
+        const std::string_view before = state_.hold.before_error();
+        if (!before.empty()) state_.pieces.push_back(before);
         state_.pieces.push_back(event);
+        own_bytes_ = before.size() + event.size();
         (void)co_await http_.finish(state_.pieces);
       } else {
         http_.abort();
       }
-      end(status, state_.total_expired ? "deadline" : "engine_died", &error);
+      end(status, reason, &error);
       co_return;
     }
     state_.pieces.clear();
     observer.piece(piece->data, now_, state_.pieces);
+    if (!observer.is_event_stream()) reading += core_.clock.now() - now_;
     if (piece->last) {
       observer.body_end(state_.pieces);
+      state_.hold.end(state_.pieces);
       wrote = co_await http_.finish(state_.pieces, call_.trailers().all());
       if (!wrote.ok()) break;
       call_.close();
+      if (!observer.is_event_stream()) pool_->metrics.response_seconds.observe(to_seconds(reading));
       end(status, "ok", nullptr);
       co_return;
     }
+    if (observer.takes_events()) state_.hold.pass(state_.pieces);
     if (state_.pieces.empty()) continue;
     wrote = co_await http_.write(state_.pieces);
     if (!wrote.ok()) break;
@@ -685,6 +714,7 @@ Task<void> Exchange::stream_service() {
     }
     const std::array<std::string_view, 1> data{piece->data};
     const std::span<const std::string_view> pieces(data.data(), piece->data.empty() ? 0 : 1);
+    own_bytes_ += piece->data.size();
     if (piece->last) {
       wrote = co_await http_.finish(pieces, call_.trailers().all());
       call_.close();
@@ -746,6 +776,7 @@ Task<void> Exchange::serve_pool_models() {
 
 Task<void> Exchange::respond_json(int status, std::string_view body) {
   const std::array<io::HeaderField, 1> fields{{{"x-request-id", request_id_}}};
+  own_bytes_ = http_.request().method == "HEAD" ? 0 : body.size();
   const Status wrote = co_await http_.respond(status, "application/json", body, fields);
   end(status, wrote.ok() ? "ok" : gone_reason(), nullptr);
 }
@@ -790,6 +821,7 @@ Task<void> Exchange::fail(std::string_view reason) {
     fields[count++] = {"x-llm-d-request-dropped-reason", error.dropped_reason};
   }
   if (error.code == ErrorCode::kUnauthorized) fields[count++] = {"www-authenticate", "Bearer"};
+  own_bytes_ = http_.request().method == "HEAD" ? 0 : body.size();
   (void)co_await http_.respond(status, "application/json", body, std::span(fields).first(count));
   end(status, reason, &error);
 }
@@ -808,6 +840,7 @@ void Exchange::end(int status, std::string_view reason, const Error* error) {
     how.reason = reason;
     how.error = error;
     how.attempts = attempts_;
+    how.own_bytes = own_bytes_;
     if (logs) how.wall = core_.clock.wall_now();
     state_.observer.end(how, now_);
     return;
@@ -823,6 +856,8 @@ void Exchange::end(int status, std::string_view reason, const Error* error) {
   line.identity = identity_;
   line.method = http_.request().method;
   line.path = http_.request().path;
+  line.model = parsed_.model;
+  line.bytes_out = own_bytes_;
   line.fallback = fallback_state_name(FallbackState::kNone);
   line.arrived_at = arrived_at_;
   line.outcome = &outcome;

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <array>
+#include <cstdio>
 
 #include "director/testing.h"
 #include "gateway/gateway.h"
@@ -27,6 +30,27 @@ class ProxyTest : public ::testing::Test {
     if (gateway != nullptr) gateway->stop(Duration::zero());
     loops.stop(std::chrono::seconds(5));
     gateway.reset();
+    std::fclose(access_log_file);
+  }
+  void keep_access_log() {
+    access_log = std::make_unique<director::AccessLog>(
+        director::AccessLog::Options{.loops = 1, .fd = ::fileno(access_log_file)});
+  }
+  // The access log's line of a request, which ended before.
+  std::string logged(std::string_view request_id) {
+    const std::string mark = "\"request_id\":\"" + std::string(request_id) + "\"";
+    std::string line;
+    EXPECT_TRUE(eventually([&] {
+      std::string text(static_cast<size_t>(::lseek(::fileno(access_log_file), 0, SEEK_END)), '\0');
+      const ssize_t got = ::pread(::fileno(access_log_file), text.data(), text.size(), 0);
+      text.resize(got < 0 ? 0 : static_cast<size_t>(got));
+      const size_t at = text.find(mark);
+      if (at == std::string::npos || text.find('\n', at) == std::string::npos) return false;
+      const size_t begin = text.rfind('\n', at) + 1;
+      line = text.substr(begin, text.find('\n', at) - begin);
+      return true;
+    })) << mark;
+    return line;
   }
 
   void add_engine(ScriptedEngine::Serve serve) {
@@ -59,7 +83,7 @@ class ProxyTest : public ::testing::Test {
     served.signals = &signals;
     served.freshness_budget = std::chrono::hours(1);
     served.upstream = std::make_shared<UpstreamSettings>(upstream);
-    gateway = std::make_unique<Gateway>(loops, registry, clock, nullptr, options,
+    gateway = std::make_unique<Gateway>(loops, registry, clock, access_log.get(), options,
                                         std::vector<GatewayPool>{served}, services);
     std::vector<std::string> warnings;
     ASSERT_TRUE(gateway->set_routes(manifests, default_pool, warnings).ok());
@@ -102,6 +126,8 @@ class ProxyTest : public ::testing::Test {
   std::vector<std::unique_ptr<ScriptedEngine>> engines;
   std::vector<discovery::DiscoveredEndpoint> discovered;
   io::LoopGroup loops{1};
+  std::FILE* access_log_file = std::tmpfile();
+  std::unique_ptr<director::AccessLog> access_log;  // nullptr: no lines
   std::unique_ptr<Gateway> gateway;
   uint16_t port = 0;
 };
@@ -320,6 +346,149 @@ TEST_F(ProxyTest, AnEngineThatDiesInsideAStreamLeavesAnErrorEventAndNoRetry) {
   EXPECT_NE(got.body.find("\"error\""), std::string::npos) << got.body;
   EXPECT_EQ(engines[1]->requests(), 0);
   EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, AStreamCutInsideAnEventEndsWithTheErrorEventAlone) {
+  keep_access_log();
+  add_engine([](Connection& to, const Message&) {
+    to.send(std::string(kSseHead) + chunk("data: {\"a\":1}\n\n") + chunk("data: {\"id\":\"chatcmpl-4a26"));
+    to.reset();
+    return false;
+  });
+  start();
+  bool complete = false;
+  const Message got = exchange(post(kBody, "x-request-id: cut\r\n"), &complete);
+  EXPECT_TRUE(complete);
+  constexpr std::string_view kBefore = "data: {\"a\":1}\n\ndata: {\"error\":";
+  EXPECT_TRUE(got.body.empty() || got.body.starts_with(kBefore) || got.body.starts_with("data: {\"error\":"))
+      << got.body;
+  EXPECT_TRUE(got.body.ends_with("}\n\n")) << got.body;
+  EXPECT_EQ(got.body.find("chatcmpl"), std::string::npos) << got.body;
+  EXPECT_NE(logged("cut").find(R"("reason":"engine_died")"), std::string::npos);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, TheHalfOfAnEventGoesOutWithItsOtherHalf) {
+  add_engine([](Connection& to, const Message&) {
+    to.send(std::string(kSseHead) + chunk("data: {\"a\"") + chunk(":1}\n") + chunk("\ndata: [DO"));
+    return to.send(chunk("NE]") + "0\r\n\r\n");
+  });
+  start();
+  bool complete = false;
+  EXPECT_EQ(exchange(post(kBody), &complete).body, "data: {\"a\":1}\n\ndata: [DONE]");
+  EXPECT_TRUE(complete);
+}
+
+TEST_F(ProxyTest, AClientsCredentialsReachNoEngineUnlessThePoolForwardsThem) {
+  std::string seen;
+  add_engine([&](Connection& to, const Message& request) {
+    seen = request.head;
+    return echo_ok(to, request);
+  });
+  start();
+  const std::string request =
+      post(kBody, "authorization: Bearer mine\r\nx-api-key: mine\r\napi-key: mine\r\n");
+  EXPECT_EQ(exchange(request).status(), 200);
+  EXPECT_EQ(seen.find("mine"), std::string::npos) << seen;
+  upstream.forward_client_authorization = true;
+  gateway->set_upstream(0, std::make_shared<UpstreamSettings>(upstream));
+  EXPECT_EQ(exchange(request).status(), 200);
+  for (const std::string_view field : {"authorization: Bearer mine", "x-api-key: mine", "\napi-key: mine"}) {
+    EXPECT_NE(seen.find(field), std::string::npos) << field << seen;
+  }
+}
+
+TEST_F(ProxyTest, WhatTheCodecRefusesHasTheShapeOfEveryOtherError) {
+  start();
+  const Message bad = exchange("GARBAGE\r\n\r\n");
+  EXPECT_EQ(bad.status(), 400);
+  EXPECT_TRUE(bad.body.starts_with(R"({"error":{"message":"inference error: BadRequest - )")) << bad.body;
+  EXPECT_TRUE(bad.body.ends_with(R"("type":"invalid_request_error","param":null,"code":"BadRequest"}})"))
+      << bad.body;
+  const Message large = exchange("GET / HTTP/1.1\r\nhost: gw\r\nx: " + std::string(200000, 'x') + "\r\n\r\n");
+  EXPECT_EQ(large.status(), 431);
+  EXPECT_NE(large.body.find(R"("code":"HeadersTooLarge")"), std::string::npos) << large.body;
+}
+
+TEST_F(ProxyTest, TheAccessLogTellsTimeoutsApartAndCountsAnswersOfItsOwn) {
+  keep_access_log();
+  upstream.deadlines.first_byte = std::chrono::milliseconds(50);
+  upstream.deadlines.idle = std::chrono::milliseconds(50);
+  add_engine([](Connection& to, const Message& request) {
+    if (request.field("x-request-id") == "silent") return !to.peer_closed();
+    to.send(std::string(kSseHead) + chunk("data: {\"a\":1}\n\n"));
+    return !to.peer_closed();
+  });
+  start();
+  const Message silent = exchange(post(kBody, "x-request-id: silent\r\n"));
+  EXPECT_EQ(silent.status(), 504);
+  const std::string first = logged("silent");
+  EXPECT_NE(first.find(R"("reason":"first_byte_timeout")"), std::string::npos) << first;
+  EXPECT_NE(first.find("\"bytes_out\":" + std::to_string(silent.body.size()) + ","), std::string::npos)
+      << first;
+  const Message idle = exchange(post(kBody, "x-request-id: idle\r\n"));
+  const std::string second = logged("idle");
+  EXPECT_NE(second.find(R"("reason":"idle_timeout")"), std::string::npos) << second;
+  EXPECT_NE(second.find("\"bytes_out\":" + std::to_string(idle.body.size()) + ","), std::string::npos)
+      << second;
+}
+
+TEST_F(ProxyTest, RequestsThatNoRouteTakesAreAnsweredAlikeHoweverOftenTheyCome) {
+  keep_access_log();
+  add_engine(echo_ok);
+  config::Manifests manifests;
+  config::HttpRoute route;
+  route.meta.name = "r";
+  config::HttpRoute::Rule rule;
+  rule.matches.emplace_back();
+  rule.matches[0].headers.push_back({"x-gateway-model-name", "m", false});
+  rule.backends.push_back({config::HttpRoute::BackendRef::Kind::kPool, "default", "pool"});
+  route.rules = {rule};
+  manifests.routes.push_back(route);
+  start(manifests, std::nullopt);
+  Connection client = Connection::to(port);
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_TRUE(client.send("GET /nowhere HTTP/1.1\r\nhost: gw\r\n\r\n"));
+    EXPECT_EQ(read_message(client).status(), 404);
+    const std::string id = "r" + std::to_string(i);
+    ASSERT_TRUE(client.send(post(R"({"model":"other","prompt":"p"})", "x-request-id: " + id + "\r\n")));
+    const Message got = read_message(client);
+    EXPECT_EQ(got.status(), 404);
+    EXPECT_NE(got.body.find("`other`"), std::string::npos) << got.body;
+  }
+  const std::string line = logged("r49");
+  EXPECT_NE(line.find(R"("model":"other")"), std::string::npos) << line;
+  EXPECT_NE(line.find(R"("reason":"no_route")"), std::string::npos) << line;
+  EXPECT_EQ(engines[0]->requests(), 0);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, LoadAndDroppedLinesAreShownWhenMetricsAreAskedFor) {
+  std::atomic<bool> go_on{false};
+  add_engine([&](Connection& to, const Message& request) {
+    eventually([&] { return go_on.load(); });
+    return echo_ok(to, request);
+  });
+  start();
+  Connection client = Connection::to(port);
+  ASSERT_TRUE(client.send(post(kBody)));
+  ASSERT_TRUE(eventually([&] { return engines[0]->requests() == 1; }));
+  const std::string text = registry.render();
+  constexpr std::string_view kLabels =
+      R"({endpoint_name="e0",namespace="default",producer_name="load",fairness_id="",priority=""})";
+  EXPECT_NE(text.find("llm_d_epp_inflight_requests" + std::string(kLabels) + " 1\n"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("llm_d_epp_inflight_tokens" + std::string(kLabels) + " 100\n"), std::string::npos);
+  EXPECT_NE(text.find("penstock_access_log_dropped_lines_total 0\n"), std::string::npos);
+  EXPECT_NE(text.find("penstock_log_dropped_lines_total 0\n"), std::string::npos);
+  for (const CollectedFamily& family : collected_families()) {
+    EXPECT_NE(text.find("# HELP " + std::string(family.name) + " " + std::string(family.help)),
+              std::string::npos);
+  }
+  go_on = true;
+  EXPECT_EQ(read_message(client).status(), 200);
+  EXPECT_NE(registry.render().find("llm_d_epp_response_processing_duration_seconds_count 1\n"),
+            std::string::npos);
 }
 
 TEST_F(ProxyTest, AnEngineThatPromisesMoreThanItSendsBreaksTheAnswerOff) {

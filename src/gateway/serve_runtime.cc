@@ -135,6 +135,7 @@ std::shared_ptr<const UpstreamSettings> ServeRuntime::upstream_of(const assembly
   const config::PoolSettings& settings = pool.settings();
   auto upstream = std::make_shared<UpstreamSettings>();
   upstream->authorization = settings.engine.authorization;
+  upstream->forward_client_authorization = settings.engine.forward_client_authorization;
   upstream->tls = pool.engine_tls();
   upstream->server_name = settings.engine.server_name;
   upstream->deadlines = settings.deadlines;

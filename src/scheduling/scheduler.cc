@@ -18,19 +18,6 @@ namespace {
 
 constexpr std::string_view kNothingLeft = "no endpoints available for the given request";
 
-telemetry::Family<telemetry::Histogram>& plugin_durations(telemetry::MetricRegistry& metrics) {
-  return metrics.histogram(
-      {.name = "llm_d_epp_plugin_duration_seconds",
-       .help = "[ALPHA] Plugin processing latency distribution in seconds for each extension "
-               "point, plugin type and plugin name.",
-       .labels = {"extension_point", "plugin_type", "plugin_name"},
-       .bounds = telemetry::buckets::short_seconds(),
-       .twins = {{.name = "inference_extension_plugin_duration_seconds",
-                  .labels = {{"extension_point", "extension_point"},
-                             {"plugin_type", "plugin_type"},
-                             {"plugin_name", "plugin_name"}}}}});
-}
-
 // Measures consecutive steps with one clock reading each. Does nothing without a clock.
 class Laps {
  public:
@@ -151,6 +138,19 @@ Error target_error(std::string_view why) {
 }
 
 }  // namespace
+
+telemetry::Family<telemetry::Histogram>& plugin_durations(telemetry::MetricRegistry& metrics) {
+  return metrics.histogram(
+      {.name = "llm_d_epp_plugin_duration_seconds",
+       .help = "[ALPHA] Plugin processing latency distribution in seconds for each extension "
+               "point, plugin type and plugin name.",
+       .labels = {"extension_point", "plugin_type", "plugin_name"},
+       .bounds = telemetry::buckets::short_seconds(),
+       .twins = {{.name = "inference_extension_plugin_duration_seconds",
+                  .labels = {{"extension_point", "extension_point"},
+                             {"plugin_type", "plugin_type"},
+                             {"plugin_name", "plugin_name"}}}}});
+}
 
 struct Scheduler::Timers {
   struct PerProfile {

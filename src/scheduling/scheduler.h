@@ -9,6 +9,12 @@
 #include "base/result.h"
 #include "inference/plugin.h"
 
+namespace penstock::telemetry {
+class Histogram;
+template <typename T>
+class Family;
+}  // namespace penstock::telemetry
+
 namespace penstock::scheduling {
 
 // One scheduling profile, in configuration order. Plugins are owned by the policy.
@@ -28,6 +34,9 @@ struct Profile {
 // Profile runs of one decision, per configured profile: what a handler that never stops asking is cut
 // off at.
 inline constexpr size_t kMaxRunsPerProfile = 4;
+
+// llm_d_epp_plugin_duration_seconds: its labels are extension point, plugin type and plugin name.
+telemetry::Family<telemetry::Histogram>& plugin_durations(telemetry::MetricRegistry& metrics);
 
 // The decision: filters shrink, scorers add, the picker takes. Immutable; used by every loop at once; all
 // memory is the context's arena, so after warm-up a decision calls the heap never.
