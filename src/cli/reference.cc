@@ -112,6 +112,10 @@ Result<std::string> metrics_reference() {
     lines[std::string(family.deprecated_name)] = {"gauge", quoted(family.deprecated_labels),
                                                   "Deprecated: use `" + name + "`."};
   }
+  for (const gateway::CollectedFamily& family : gateway::collected_families()) {
+    lines[std::string(family.name)] = {std::string(type_name(family.type)), quoted(family.labels),
+                                       std::string(family.help)};
+  }
   (*runtime)->stop(Duration(0));
   std::string out =
       "# Metrics\n\nWhat `/metrics` of the admin address shows. `llm_d_epp_*` have the names, labels and "

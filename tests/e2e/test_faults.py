@@ -2,7 +2,9 @@
 import contextlib
 import gzip
 import json
+import signal
 import socket
+import threading
 import time
 import uuid
 
@@ -185,6 +187,97 @@ def test_an_engine_that_dies_in_mid_stream_ends_the_stream_with_an_error(start):
     assert '"error"' in text
     assert sum(engines.requests()) == 1
     eventually(lambda: in_flight(gateway) == 0, what="counters back at zero")
+
+
+def test_a_stream_cut_in_mid_event_is_an_error_the_sdk_raises(start):
+    engines = start.engines(1, decode_ms=2)
+    engines.fault(0, reset_after_bytes=2005)
+    gateway = start.gateway(model_servers=engines.urls)
+    client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="unused", max_retries=0)
+    stream = client.chat.completions.create(model="sim-model", messages=[{"role": "user", "content": "x"}],
+                                            stream=True, max_tokens=500, extra_body={"ignore_eos": True})
+    with pytest.raises(openai.APIError) as failure:
+        for _ in stream:
+            pass
+    assert "BadGateway" in str(failure.value)
+
+
+@pytest.mark.parametrize("path, content, shape", [
+    (CHAT, body(), lambda answer: answer["error"]["code"] == "GatewayTimeout"),
+    ("/v1/messages", body(), lambda answer: answer["type"] == "error" and answer["error"]["type"] == "timeout_error"),
+])
+def test_engines_that_stand_still_are_a_504_in_the_clients_shape(start, tmp_path, path, content, shape):
+    engines = start.engines(2)
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("listeners: [{address: ':0'}]\npools:\n- name: p\n  discovery: {static: [" +
+                        ", ".join(f"'{url}'" for url in engines.urls) + "]}\n  deadlines: {firstByte: 1s}\n")
+    gateway = start.gateway("--settings", settings)
+    engines.program.signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        answer = gateway.post(path, content, headers={"x-request-id": "still"})
+        assert time.monotonic() - began < 3
+        assert answer.status_code == 504
+        assert shape(answer.json()), answer.text
+        assert answer.json()["request_id"] == "still"
+    finally:
+        engines.program.signal(signal.SIGCONT)
+    line = eventually(lambda: [l for l in gateway.program.log_lines("request") if l["request_id"] == "still"], what="access log")[0]
+    assert line["reason"] == "first_byte_timeout"
+    eventually(lambda: gateway.post(path, content).status_code == 200, what="served again")
+
+
+def test_engines_restart_under_load_and_only_what_was_in_flight_fails(start):
+    groups = [start.engines(1), start.engines(1)]
+    ports = [group.ports[0] for group in groups]
+    gateway = start.gateway(model_servers=[url for group in groups for url in group.urls])
+    stop = threading.Event()
+    results, lock = [], threading.Lock()
+
+    def load(worker):
+        with httpx.Client(timeout=20) as client:
+            turn = 0
+            while not stop.is_set():
+                turn += 1
+                answer = client.post(gateway.url + CHAT, json=body(f"{worker} {turn} " * 20))
+                with lock:
+                    results.append(answer.status_code)
+
+    workers = [threading.Thread(target=load, args=(i,)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    try:
+        for i, group in enumerate(groups):
+            before = len(results)
+            eventually(lambda: len(results) > before + 20, what="load before the restart")
+            group.program.process.kill()
+            group.program.process.wait(5)
+            down = len(results)
+            eventually(lambda: len(results) > down + 20, 20, "load while one engine is away")
+            restarted = start.engines(1, ports=[ports[i]])
+            eventually(lambda: sum(restarted.requests()) > 0, 40, "the restarted engine serves again")
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join()
+    failed = [status for status in results if status != 200]
+    assert len(failed) <= 2 * len(workers), failed  # what an engine had in hand when it was killed
+    assert set(failed) <= {502}
+    eventually(lambda: in_flight(gateway) == 0, what="counters back at zero")
+
+
+def test_an_outage_is_two_lines_in_the_log_and_counted_once_a_request(start):
+    engines = start.engines(2)
+    gateway = start.gateway(model_servers=engines.urls)
+    engines.program.process.kill()
+    engines.program.process.wait(5)
+    eventually(lambda: gateway.post(CHAT, body()).status_code == 502 and
+               gateway.metric_sum("penstock_decision_fallback_total") > 0, what="signals are old")
+    before = gateway.metric_sum("penstock_decision_fallback_total")
+    for i in range(20):
+        assert gateway.post(CHAT, body(f"request {i}")).status_code in (502, 503)
+    assert gateway.metric_sum("penstock_decision_fallback_total") == before + 20
+    assert len(gateway.program.log_lines("decisions are made in a fallback state")) == 1
 
 
 def test_an_engine_that_lies_about_its_length_does_not_hang_the_client(start):
