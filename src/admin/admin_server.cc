@@ -69,7 +69,6 @@ Page get_page(const AdminPages& pages, const io::RequestHead& request) {
   const std::string_view path = request.path;
   if (path == "/healthz") return {200, kText, "ok\n"};
   if (path == "/readyz") return {pages.ready() ? 200 : 503, kJson, pages.readiness()};
-  if (path == "/metrics") return {200, kExposition, pages.metrics()};
   if (path == "/debug/decisions") {
     size_t limit = kDefaultDecisions;
     if (const auto text = query_value(request.query, "limit")) {
@@ -131,6 +130,17 @@ io::Task<void> answer(const AdminPages& pages, io::HttpExchange& exchange) {
   if (request.method != "GET" && request.method != "HEAD") {
     const std::array<io::HeaderField, 1> allow{{{"allow", "GET"}}};
     co_await exchange.respond(405, kText, "method not allowed\n", allow);
+    co_return;
+  }
+  if (request.path == "/metrics") {
+    // A large page takes a while: health checks don't wait for it.
+    const auto render = [&pages] { return pages.metrics(); };
+    auto text = co_await io::run_blocking(exchange.loop(), render, Duration(0), exchange.cancel_token());
+    if (text.ok()) {
+      co_await exchange.respond(200, kExposition, *text);
+    } else {
+      co_await exchange.respond(503, kText, text.error().message);
+    }
     co_return;
   }
   const Page page = get_page(pages, request);

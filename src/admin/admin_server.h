@@ -22,8 +22,8 @@ struct ExplainRequest {
   std::span<const char> body;  // io::kBodyPadding readable bytes follow
 };
 
-// Where the pages come from. Each function is called on the admin's loop, must not block for long, and
-// outlives the server.
+// Where the pages come from. Each function is called on the admin's loop (`metrics` on a thread for blocking
+// work), must not block for long, and outlives the server.
 struct AdminPages {
   std::function<std::string()> metrics;                // Prometheus text
   std::function<bool()> ready;                         // false while starting or draining

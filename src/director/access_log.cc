@@ -12,6 +12,9 @@ namespace penstock::director {
 
 namespace {
 
+// Names that clients choose are written so far and no further.
+constexpr size_t kMaxTextBytes = 256;
+
 void text(std::string& out, std::string_view name, std::string_view value) {
   out += ",\"";
   out += name;
@@ -69,13 +72,13 @@ void AccessLog::append(size_t loop, WallTime wall, const Line& line) {
     const int64_t us = std::chrono::duration_cast<std::chrono::microseconds>(wall.time_since_epoch()).count();
     fmt::format_to(std::back_inserter(out), "{{\"level\":\"info\",\"ts\":{}.{:06},\"msg\":\"request\"",
                    us / 1000000, us % 1000000);
-    text(out, "request_id", line.request_id);
-    if (!line.identity.empty()) text(out, "identity", line.identity);
+    text(out, "request_id", line.request_id.substr(0, kMaxTextBytes));
+    if (!line.identity.empty()) text(out, "identity", line.identity.substr(0, kMaxTextBytes));
     text(out, "method", line.method);
-    text(out, "path", line.path);
+    text(out, "path", line.path.substr(0, kMaxTextBytes));
     number(out, "status", static_cast<uint64_t>(outcome.status));
-    text(out, "model", line.model);
-    text(out, "target_model", line.target_model);
+    text(out, "model", line.model.substr(0, kMaxTextBytes));
+    text(out, "target_model", line.target_model.substr(0, kMaxTextBytes));
     text(out, "pool", line.pool);
     text(out, "endpoint", line.endpoint);
     number(out, "tokens_in", outcome.prompt_tokens);

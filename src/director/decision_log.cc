@@ -10,6 +10,9 @@ namespace penstock::director {
 
 namespace {
 
+// Names that clients choose are kept so far and no further.
+constexpr size_t kMaxTextBytes = 256;
+
 template <typename T, typename Fix>
 std::span<const T> copy_items(std::span<const T> items, Arena& arena, Fix&& fix) {
   std::span<T> out = arena.make_span<T>(items.size());
@@ -94,7 +97,7 @@ DecisionRecord copy_record(const DecisionRecord& record, Arena& arena) {
   for (std::string_view* field :
        {&out.request_id, &out.pool, &out.incoming_model, &out.target_model, &out.identity, &out.fairness_id,
         &out.primary_profile, &out.winner, &out.winner_host_port}) {
-    *field = arena.copy(*field);
+    *field = arena.copy(field->substr(0, kMaxTextBytes));
   }
   out.profiles = copy_items(record.profiles, arena, [&arena](ProfileRecord& profile) {
     profile.profile_name = arena.copy(profile.profile_name);

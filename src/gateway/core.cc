@@ -17,13 +17,14 @@ const io::HttpDestination& PoolPart::destination(const Endpoint& endpoint,
   if (endpoint.slot >= known_.size()) known_.resize(endpoint.slot + size_t{1});
   Known& known = known_[endpoint.slot];
   if (known.settings != settings || known.host_port != endpoint.host_port ||
-      (known.destination.tls != nullptr) != endpoint.tls) {
+      (known.destination.tls != nullptr) != endpoint.tls || known.tls_name != endpoint.tls_name) {
     known.host_port = endpoint.host_port;
     known.settings = settings;
     known.destination.host = endpoint.address;
     known.destination.port = endpoint.port;
     known.destination.tls = endpoint.tls ? settings->tls : nullptr;
-    known.destination.server_name = settings->server_name;
+    known.tls_name = endpoint.tls_name;
+    known.destination.server_name = endpoint.tls_name.empty() ? settings->server_name : endpoint.tls_name;
   }
   return known.destination;
 }
@@ -52,7 +53,7 @@ void LoopPart::give_back(std::unique_ptr<ExchangeState> state) {
   if (free_.size() < kKeptStates) free_.push_back(std::move(state));
 }
 
-std::string_view LoopPart::peer_ip(const io::ConnectionInfo& connection) {
+const std::string& LoopPart::peer_ip(const io::ConnectionInfo& connection) {
   Peer& peer = peers_[connection.id % peers_.size()];
   if (peer.connection != connection.id || peer.ip.empty()) {
     peer.connection = connection.id;

@@ -110,6 +110,7 @@ struct PoolPart {
  private:
   struct Known {
     std::string host_port;
+    std::string tls_name;
     std::shared_ptr<const UpstreamSettings> settings;
     io::HttpDestination destination;
   };
@@ -127,6 +128,7 @@ struct ExchangeState {
   std::vector<std::string_view> pieces;
   std::vector<HeaderField> decision_fields;
   std::string scratch;
+  std::string peer_ip;  // of the client, for as long as the exchange
   std::array<char, 36> made_id{};
   io::Timer total_timer;
   io::CancelSource cancel;
@@ -138,7 +140,8 @@ struct LoopPart {
 
   std::unique_ptr<ExchangeState> take();
   void give_back(std::unique_ptr<ExchangeState> state);
-  std::string_view peer_ip(const io::ConnectionInfo& connection);
+  // Valid until another connection takes its place: copy it before waiting.
+  const std::string& peer_ip(const io::ConnectionInfo& connection);
   // A version 4 UUID in text form.
   void make_request_id(std::array<char, 36>& out);
 

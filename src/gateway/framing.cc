@@ -76,13 +76,38 @@ bool is_control_field(std::string_view name) {
   return name.starts_with("x-") && contains(kControl, name);
 }
 
+namespace {
+
+// True when a Connection field of the message names this field. "close" and "keep-alive" name none that is
+// not dropped anyway.
+class ConnectionNames {
+ public:
+  explicit ConnectionNames(const io::HeaderFields& fields) : fields_(fields) {
+    for (const HeaderField& field : fields) {
+      if (field.name == "connection" && !ascii_iequals(field.value, "close") &&
+          !ascii_iequals(field.value, "keep-alive")) {
+        any_ = true;
+      }
+    }
+  }
+  bool contains(std::string_view name) const {
+    if (!any_) return false;
+    return std::any_of(fields_.begin(), fields_.end(), [name](const HeaderField& field) {
+      return field.name == "connection" && io::list_has_token(field.value, name);
+    });
+  }
+
+ private:
+  const io::HeaderFields& fields_;
+  bool any_ = false;
+};
+
+}  // namespace
+
 void request_fields(const io::RequestHead& head, const RequestRules& rules, std::string& scratch,
                     std::vector<HeaderField>& out) {
-  const std::string_view connection = head.fields.get("connection");
-  // "close" and "keep-alive" name no field that isn't dropped anyway.
-  const bool names_fields =
-      !connection.empty() && !ascii_iequals(connection, "close") && !ascii_iequals(connection, "keep-alive");
-  std::string_view forwarded_for;
+  const ConnectionNames connection(head.fields);
+  scratch.clear();
   std::string_view forwarded_host;
   out.push_back({"host", rules.host});
   for (const HeaderField& field : head.fields) {
@@ -92,14 +117,11 @@ void request_fields(const io::RequestHead& head, const RequestRules& rules, std:
       continue;
     }
     if (is_hop_by_hop(name)) continue;
-    if (names_fields && io::list_has_token(connection, name)) continue;
+    if (connection.contains(name)) continue;
     if (name == "x-request-id" || name == "x-forwarded-proto" || name == "x-forwarded-host") continue;
     if (name == "x-forwarded-for") {
-      if (forwarded_for.empty()) {
-        forwarded_for = field.value;
-      } else {
-        out.push_back(field);
-      }
+      if (!scratch.empty()) scratch += ", ";
+      scratch += field.value;
       continue;
     }
     if (name == "authorization") {
@@ -115,10 +137,9 @@ void request_fields(const io::RequestHead& head, const RequestRules& rules, std:
   }
   if (rules.to_engine && !rules.authorization.empty()) out.push_back({"authorization", rules.authorization});
   out.push_back({"x-request-id", rules.request_id});
-  if (forwarded_for.empty()) {
+  if (scratch.empty()) {
     if (!rules.peer_ip.empty()) out.push_back({"x-forwarded-for", rules.peer_ip});
   } else {
-    scratch.assign(forwarded_for);
     scratch += ", ";
     scratch += rules.peer_ip;
     out.push_back({"x-forwarded-for", scratch});
@@ -129,13 +150,11 @@ void request_fields(const io::RequestHead& head, const RequestRules& rules, std:
 
 void response_fields(const io::ResponseHead& head, const ResponseRules& rules,
                      std::vector<HeaderField>& out) {
-  const std::string_view connection = head.fields.get("connection");
-  const bool names_fields =
-      !connection.empty() && !ascii_iequals(connection, "close") && !ascii_iequals(connection, "keep-alive");
+  const ConnectionNames connection(head.fields);
   for (const HeaderField& field : head.fields) {
     const std::string_view name = field.name;
     if (is_hop_by_hop(name) || name == "x-request-id") continue;
-    if (names_fields && io::list_has_token(connection, name)) continue;
+    if (connection.contains(name)) continue;
     if (rules.body_changed && (name == "content-md5" || name == "digest" || name == "content-digest" ||
                                name == "repr-digest" || name == "etag" || name == "accept-ranges")) {
       continue;

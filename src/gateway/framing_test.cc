@@ -1,5 +1,6 @@
 #include "gateway/framing.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -82,6 +83,16 @@ TEST_F(FramingTest, ThePeerIsAppendedToTheForwardedList) {
   const auto lines = out({{"x-forwarded-for", "1.2.3.4"}, {"x-forwarded-proto", "https"}});
   EXPECT_EQ(std::count(lines.begin(), lines.end(), "x-forwarded-for: 1.2.3.4, 10.0.0.9"), 1);
   EXPECT_EQ(std::count(lines.begin(), lines.end(), "x-forwarded-proto: http"), 1);
+}
+
+TEST_F(FramingTest, SeveralForwardedListsBecomeOneInOrder) {
+  EXPECT_THAT(out({{"x-forwarded-for", "1.1.1.1"}, {"x-forwarded-for", "2.2.2.2"}}),
+              testing::Contains("x-forwarded-for: 1.1.1.1, 2.2.2.2, 10.0.0.9"));
+}
+
+TEST_F(FramingTest, EveryConnectionFieldNamesFieldsThatStayHere) {
+  EXPECT_THAT(out({{"connection", "close"}, {"connection", "x-hop"}, {"x-hop", "1"}}),
+              testing::Not(testing::Contains("x-hop: 1")));
 }
 
 TEST_F(FramingTest, AnswersKeepTheirFieldsAndRetryAfter) {

@@ -22,6 +22,7 @@ io::HttpServerOptions server_options(const config::ListenerSettings& settings) {
   io::HttpServerOptions options;
   options.max_header_bytes = static_cast<size_t>(settings.limits.header_bytes);
   options.max_connections = static_cast<uint32_t>(settings.limits.connections);
+  options.max_body_bytes = static_cast<uint64_t>(settings.limits.body_bytes);
   options.header_timeout = settings.header_timeout;
   options.body_timeout = settings.body_timeout;
   options.idle_timeout = settings.keep_alive;

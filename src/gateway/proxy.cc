@@ -435,7 +435,8 @@ Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint) {
   rules.authorization = settings.authorization;
   rules.drop_accept_encoding = request.restore_model;
   rules.request_id = request_id_;
-  rules.peer_ip = part_.peer_ip(http_.connection());
+  state_.peer_ip = part_.peer_ip(http_.connection());
+  rules.peer_ip = state_.peer_ip;
   rules.scheme = http_.connection().tls ? "https" : "http";
   rules.host = endpoint.host_port;
   state_.fields.clear();
@@ -482,7 +483,7 @@ Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint) {
     }
     failure_ = std::move(answer).error();
     if (!call_.failed_stale() || options.fresh_connection) co_return;
-    // The engine had closed the idle connection; it saw nothing of this request.
+    // The engine closed the idle connection as the request came: once more, on a fresh one.
     options.fresh_connection = true;
     call_.close();
     pool_->metrics.retries.with({pool_->name, "stale_connection"}).add();
@@ -630,7 +631,8 @@ Task<void> Exchange::serve_service(ServiceState& service) {
   rules.to_engine = false;
   rules.drop_credentials = keys_ != nullptr;
   rules.request_id = request_id_;
-  rules.peer_ip = part_.peer_ip(http_.connection());
+  state_.peer_ip = part_.peer_ip(http_.connection());
+  rules.peer_ip = state_.peer_ip;
   rules.scheme = http_.connection().tls ? "https" : "http";
   rules.host = host;
   state_.fields.clear();

@@ -19,6 +19,11 @@ std::string full_name(const config::PoolSettings& settings) {
   return settings.ns + "/" + settings.name;
 }
 
+// For the admin pages, which must not read settings that a reload replaces.
+std::string full_name(const director::Pool& pool) {
+  return pool.ns + "/" + pool.name;
+}
+
 Result<std::vector<io::HttpDestination>> service_targets(const config::ServiceSettings& service) {
   std::vector<io::HttpDestination> targets;
   for (const std::string& url : service.urls) {
@@ -367,7 +372,7 @@ std::string ServeRuntime::readiness_json() const {
                                 listening_.load(), draining_.load());
   for (size_t i = 0; i < pools_.size(); ++i) {
     out += fmt::format("{}{{\"name\":{},\"endpoints\":{},\"scraped\":{},\"policy_epoch\":{}}}",
-                       i == 0 ? "" : ",", json_quote(full_name(pools_[i]->settings())),
+                       i == 0 ? "" : ",", json_quote(full_name(pools_[i]->pool())),
                        pools_[i]->members().snapshot()->endpoints.size(), pools_[i]->ready(),
                        pools_[i]->policy()->epoch);
   }
@@ -395,8 +400,7 @@ std::optional<std::string> ServeRuntime::decision_json(std::string_view request_
 std::string ServeRuntime::plugin_states_json() const {
   std::string out = "{\"pools\":{";
   for (size_t i = 0; i < pools_.size(); ++i) {
-    out +=
-        fmt::format("{}{}:{{\"plugins\":{{", i == 0 ? "" : ",", json_quote(full_name(pools_[i]->settings())));
+    out += fmt::format("{}{}:{{\"plugins\":{{", i == 0 ? "" : ",", json_quote(full_name(pools_[i]->pool())));
     bool first = true;
     for (const auto& plugin : pools_[i]->policy()->plugins) {
       out += fmt::format("{}{}:{{\"name\":{},\"type\":{},", first ? "" : ",", json_quote(plugin->name()),
@@ -415,7 +419,7 @@ std::string ServeRuntime::configuration_text() const {
   std::string out;
   for (const auto& pool : pools_) {
     const auto policy = pool->policy();
-    out += fmt::format("pool {} (policy epoch {})\n{}\n", full_name(pool->settings()), policy->epoch,
+    out += fmt::format("pool {} (policy epoch {})\n{}\n", full_name(pool->pool()), policy->epoch,
                        policy->effective_config);
     for (const std::string& warning : policy->warnings) out += "warning: " + warning + "\n";
   }

@@ -6,6 +6,15 @@
 
 namespace penstock::io::detail {
 
+namespace {
+
+// How soon after a request a reused connection must fail to be one that the peer had closed before.
+constexpr Duration kStaleWindow = std::chrono::milliseconds(250);
+// 1xx responses in front of a final one.
+constexpr uint32_t kMaxInformational = 16;
+
+}  // namespace
+
 ClientConnection::ClientConnection(HttpClient::Impl& client, ClientPool& pool, SocketPtr socket)
     : client_(client),
       pool_(pool),
@@ -31,6 +40,7 @@ void ClientConnection::take(const HttpCallOptions& options) {
   head_ = ResponseHead{};
   framing_ = MessageFraming{};
   head_read_ = anything_received_ = write_failed_ = answered_early_ = failed_ = stale_ = false;
+  taken_at_ = client_.loop.now();
 }
 
 void ClientConnection::release() {
@@ -169,7 +179,9 @@ Task<Result<HttpCall::Sent>> ClientConnection::write(std::span<const std::string
 
 Error ClientConnection::failure(ptrdiff_t got, const char* doing) {
   failed_ = true;
-  stale_ = reused() && !anything_received_;
+  // A peer that took its time has worked on the request: sending it again would do that twice.
+  const bool at_once = client_.loop.now() - taken_at_ <= kStaleWindow;
+  stale_ = reused() && !anything_received_ && (write_failed_ || at_once);
   const std::string why = got == 0 ? std::string("the peer closed the connection") : socket_->error_text();
   return Error{ErrorCode::kBadGateway, std::string(doing) + " from " + peer_.to_string() + ": " + why};
 }
@@ -191,6 +203,7 @@ Task<Result<const ResponseHead*>> ClientConnection::response() {
     failed_ = true;
     return Error{ErrorCode::kBadGateway, std::string(what) + " from " + peer_.to_string()};
   };
+  uint32_t informational = 0;
   for (;;) {
     if (inbox_.pending() != 0) {
       // After a 1xx the next head lies behind it: the scanner starts at the inbox's beginning.
@@ -204,7 +217,10 @@ Task<Result<const ResponseHead*>> ClientConnection::response() {
           inbox_.begin = scanner_.end();
           scanner_.reset();
           if (head_.status == 101) co_return malformed("an upgrade nobody asked for");
-          if (head_.status < 200) continue;
+          if (head_.status < 200) {
+            if (++informational > kMaxInformational) co_return malformed("too many informational responses");
+            continue;
+          }
           head_read_ = true;
           body_.start(framing_, inbox_, ~uint64_t{0}, options.max_header_bytes);
           co_return &head_;

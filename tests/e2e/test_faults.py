@@ -85,6 +85,12 @@ def test_unknown_paths_and_methods_are_errors_of_the_gateways_own_or_the_engines
     assert httpx.get(shared.url + CHAT).status_code == 405
 
 
+def test_a_head_request_gets_the_engines_head(shared):
+    answer = httpx.head(shared.url + "/v1/no-such-route")
+    assert answer.status_code == 404
+    assert answer.content == b""
+
+
 @pytest.mark.parametrize("request_bytes", [
     b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
     b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello",

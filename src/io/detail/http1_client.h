@@ -89,6 +89,7 @@ class ClientConnection final : private MessageWriter::Interrupt {
   Duration first_byte_timeout_{};
   Duration idle_timeout_{};
   uint64_t uses_ = 0;
+  TimePoint taken_at_ = kNever;
   bool to_head_ = false;
   bool is_idle_ = false;
   bool head_read_ = false;
