@@ -16,7 +16,7 @@ namespace penstock::telemetry {
 
 namespace {
 
-constexpr size_t kQueueLines = 8192;
+constexpr size_t kQueueLines = 1024;  // 400 bytes each, all touched at the start
 
 std::atomic<LogLevel> g_level{LogLevel::kInfo};
 std::shared_ptr<spdlog::details::thread_pool> g_pool;
