@@ -75,6 +75,38 @@ bool is_blank(char c) {
   return c == ' ' || c == '\t';
 }
 
+#if defined(__SSE2__)
+// Whether `good` holds (0xff) for every byte: 16 at once, the last ones overlapping those before.
+// REQUIRES: text.size() >= 4.
+template <typename Good>
+bool all_bytes(std::string_view text, Good&& good) {
+  const char* at = text.data();
+  const size_t size = text.size();
+  const char* end = at + size;
+  if (size >= 16) {
+    for (; end - at > 16; at += 16) {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+      if (_mm_movemask_epi8(good(bytes)) != 0xffff) return false;
+    }
+    return _mm_movemask_epi8(good(_mm_loadu_si128(reinterpret_cast<const __m128i*>(end - 16)))) == 0xffff;
+  }
+  uint64_t first = 0;
+  uint64_t last = 0;
+  if (size >= 8) {
+    std::memcpy(&first, at, 8);
+    std::memcpy(&last, end - 8, 8);
+  } else {
+    uint32_t head = 0;
+    uint32_t tail = 0;
+    std::memcpy(&head, at, 4);
+    std::memcpy(&tail, end - 4, 4);
+    first = last = head | static_cast<uint64_t>(tail) << 32U;
+  }
+  const __m128i bytes = _mm_set_epi64x(static_cast<int64_t>(last), static_cast<int64_t>(first));
+  return _mm_movemask_epi8(good(bytes)) == 0xffff;
+}
+#endif
+
 // Digits only, fits 63 bits.
 bool parse_length(std::string_view text, uint64_t& out) {
   if (text.empty() || text.size() > 19) return false;
@@ -490,31 +522,35 @@ ChunkDecoder::Step ChunkDecoder::decode(char* data, size_t size, size_t max_trai
 
 bool is_token(std::string_view text) {
   if (text.empty()) return false;
+#if defined(__SSE2__)
+  if (text.size() >= 4) {
+    // Letters and '-' are what names are made of; anything else is looked up.
+    const auto plain = [](__m128i bytes) {
+      const __m128i from_a = _mm_sub_epi8(_mm_or_si128(bytes, _mm_set1_epi8(0x20)), _mm_set1_epi8('a'));
+      const __m128i letter = _mm_cmpeq_epi8(_mm_min_epu8(from_a, _mm_set1_epi8('z' - 'a')), from_a);
+      return _mm_or_si128(letter, _mm_cmpeq_epi8(bytes, _mm_set1_epi8('-')));
+    };
+    if (all_bytes(text, plain)) return true;
+  }
+#endif
   for (const char c : text)
     if (kTokenLower[static_cast<unsigned char>(c)] == 0) return false;
   return true;
 }
 
 bool is_field_text(std::string_view text) {
-  const char* at = text.data();
-  size_t left = text.size();
 #if defined(__SSE2__)
-  const __m128i space = _mm_set1_epi8(0x20);
-  const __m128i tab = _mm_set1_epi8('\t');
-  const __m128i del = _mm_set1_epi8(0x7f);
-  while (left >= 16) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-    // Unsigned bytes below 0x20: max(byte, 0x20) differs from the byte.
-    const __m128i printable = _mm_cmpeq_epi8(_mm_max_epu8(bytes, space), bytes);
-    const __m128i good =
-        _mm_or_si128(_mm_andnot_si128(_mm_cmpeq_epi8(bytes, del), printable), _mm_cmpeq_epi8(bytes, tab));
-    if (_mm_movemask_epi8(good) != 0xffff) return false;
-    at += 16;
-    left -= 16;
+  if (text.size() >= 4) {
+    return all_bytes(text, [](__m128i bytes) {
+      // Unsigned bytes below 0x20: max(byte, 0x20) differs from the byte.
+      const __m128i printable = _mm_cmpeq_epi8(_mm_max_epu8(bytes, _mm_set1_epi8(0x20)), bytes);
+      return _mm_or_si128(_mm_andnot_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(0x7f)), printable),
+                          _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\t')));
+    });
   }
 #endif
-  for (; left != 0; --left, ++at)
-    if (!text_byte_ok(static_cast<unsigned char>(*at))) return false;
+  for (const char c : text)
+    if (!text_byte_ok(static_cast<unsigned char>(c))) return false;
   return true;
 }
 
@@ -538,6 +574,11 @@ bool is_connection_field(std::string_view name) {
 }
 
 bool append_fields(std::string& out, std::span<const HeaderField> fields, bool& has_date, bool& has_host) {
+  size_t bytes = 0;
+  for (const HeaderField& field : fields) bytes += field.name.size() + field.value.size() + 4;
+  const size_t before = out.size();
+  out.resize(before + bytes);
+  char* to = out.data() + before;
   for (const HeaderField& field : fields) {
     if (!is_token(field.name) || !is_field_text(field.value)) return false;
     if (is_connection_field(field.name)) continue;
@@ -545,9 +586,6 @@ bool append_fields(std::string& out, std::span<const HeaderField> fields, bool& 
       if (ascii_iequals(field.name, "date")) has_date = true;
       if (ascii_iequals(field.name, "host")) has_host = true;
     }
-    const size_t at = out.size();
-    out.resize(at + field.name.size() + field.value.size() + 4);
-    char* to = out.data() + at;
     std::memcpy(to, field.name.data(), field.name.size());
     to += field.name.size();
     *to++ = ':';
@@ -555,8 +593,9 @@ bool append_fields(std::string& out, std::span<const HeaderField> fields, bool& 
     if (!field.value.empty()) std::memcpy(to, field.value.data(), field.value.size());
     to += field.value.size();
     *to++ = '\r';
-    *to = '\n';
+    *to++ = '\n';
   }
+  out.resize(static_cast<size_t>(to - out.data()));
   return true;
 }
 

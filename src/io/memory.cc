@@ -36,14 +36,23 @@ struct FreeFrame {
 struct FrameLists {
   std::array<FreeFrame*, kFrameClasses + 1> first{};
   std::array<uint32_t, kFrameClasses + 1> count{};
-  ~FrameLists() {
-    for (FreeFrame*& list : first) {
+  bool swept = false;  // the sweeper is there, so what is kept is freed with the thread
+};
+// Without a destructor of its own, which would cost a check at each use.
+constinit thread_local FrameLists frame_lists;
+
+struct FrameSweeper {
+  ~FrameSweeper() {
+    for (FreeFrame*& list : frame_lists.first) {
       while (list != nullptr) std::free(std::exchange(list, list->next));
     }
-    count.fill(kFramesKept);  // later frees on this thread go straight to the heap
+    frame_lists.count.fill(kFramesKept);  // later frees on this thread go straight to the heap
   }
 };
-thread_local FrameLists frame_lists;
+void start_sweeper() {
+  thread_local FrameSweeper sweeper;
+  frame_lists.swept = true;
+}
 
 constexpr uint32_t kSmallestBuffer = 12;  // 4 KiB
 constexpr uint32_t kLargestKept = 23;     // 8 MiB; larger ones are not kept
@@ -82,6 +91,7 @@ void free_frame(void* frame, size_t bytes) noexcept {
   if (kRecycle && size_class <= kFrameClasses) {
     FrameLists& lists = frame_lists;
     if (lists.count[size_class] < kFramesKept) {
+      if (!lists.swept) start_sweeper();
       auto* free = static_cast<FreeFrame*>(frame);
       free->next = lists.first[size_class];
       lists.first[size_class] = free;

@@ -44,6 +44,27 @@ inline uint64_t string_specials(const char* p, const char* end) {
   return string_specials(tail);
 }
 
+// The quote that ends the plain string at `p`, if it is one of the next 16 bytes; else nullptr.
+inline const char* find_quote_within_16(const char* p, const char* end) {
+#if defined(__SSE2__)
+  if (end - p < 16) return nullptr;
+  const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const __m128i quotes = _mm_cmpeq_epi8(x, _mm_set1_epi8('"'));
+  const __m128i control = _mm_set1_epi8(0x1F);
+  const __m128i others =
+      _mm_or_si128(_mm_cmpeq_epi8(x, _mm_set1_epi8('\\')), _mm_cmpeq_epi8(_mm_min_epu8(x, control), x));
+  const auto quote = static_cast<uint32_t>(_mm_movemask_epi8(quotes));
+  const auto other = static_cast<uint32_t>(_mm_movemask_epi8(others));
+  // The lowest bit of both must be a quote's.
+  if (quote == 0 || (((quote & (~quote + 1)) - 1) & other) != 0) return nullptr;
+  return p + __builtin_ctz(quote);
+#else
+  (void)p;
+  (void)end;
+  return nullptr;
+#endif
+}
+
 // Where a quote, a bracket or a brace stands first in [p, end); `end` when nowhere.
 inline const char* find_structure(const char* p, const char* end) {
 #if defined(__SSE2__)

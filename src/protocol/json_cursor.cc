@@ -135,6 +135,12 @@ bool JsonCursor::string(JsonString& out) {
 // the document.
 bool JsonCursor::scan_string(std::string_view& value, bool keep) {
   const char* start = at_;
+  // Most keys and many values end within the first bytes.
+  if (const char* quote = find_quote_within_16(start, end_)) {
+    value = {start, static_cast<size_t>(quote - start)};
+    at_ = quote + 1;
+    return true;
+  }
   const char* block = start;
   uint64_t specials = string_specials(block, end_);
   while (specials == 0) {

@@ -18,6 +18,8 @@ namespace {
 
 constexpr std::string_view kNothingLeft = "no endpoints available for the given request";
 
+}  // namespace
+
 // Measures consecutive steps with one clock reading each. Does nothing without a clock.
 class Laps {
  public:
@@ -33,6 +35,8 @@ class Laps {
   const Clock* clock_;
   TimePoint last_;
 };
+
+namespace {
 
 // Clamps a scorer's row in place and adds it to the totals. Returns how many scores were not numbers.
 uint32_t add_row(std::span<double> row, double weight, std::span<double> totals) {
@@ -211,12 +215,11 @@ const Profile* Scheduler::find(std::string_view profile_name) const {
   return nullptr;
 }
 
-Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, ProfileRecord& record,
-                                          ProfileResult& result) const {
+Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, Laps& laps,
+                                          ProfileRecord& record, ProfileResult& result) const {
   const Profile& profile = profiles_[index];
   const Timers* timers = ctx.explain ? nullptr : timers_.get();
   const Timers::PerProfile* times = timers == nullptr ? nullptr : &timers->per_profile[index];
-  Laps laps(timers == nullptr ? nullptr : &timers->clock);
   record.profile_name = profile.name;
 
   std::span<Candidate> candidates = ctx.arena.make_span<Candidate>(ctx.candidates.size());
@@ -298,8 +301,7 @@ Result<SchedulingResult> Scheduler::run(SchedulingContext& ctx, DecisionRecord& 
 Result<SchedulingResult> Scheduler::decide(SchedulingContext& ctx, DecisionRecord& record) const {
   const size_t n = profiles_.size();
   const Timers* timers = ctx.explain ? nullptr : timers_.get();
-  const Clock* clock = timers == nullptr ? nullptr : &timers->clock;
-  Laps laps(clock);
+  Laps laps(timers == nullptr ? nullptr : &timers->clock);
   const std::span<bool> done = ctx.arena.make_filled<bool>(n, false);
   const std::span<Outcome> outcomes = ctx.arena.make_filled<Outcome>(n, Outcome::kNotRun);
   const std::span<const ProfileResult*> results = ctx.arena.make_filled<const ProfileResult*>(n, nullptr);
@@ -315,12 +317,11 @@ Result<SchedulingResult> Scheduler::decide(SchedulingContext& ctx, DecisionRecor
         return target_error("profile handler '" + handler_->typed_name() +
                             "' asked for too many profile runs");
       ProfileResult* profile_result = ctx.arena.make<ProfileResult>();
-      outcomes[index] = run_profile(index, ctx, records[runs], *profile_result);
+      outcomes[index] = run_profile(index, ctx, laps, records[runs], *profile_result);
       results[index] = outcomes[index] == Outcome::kPicked ? profile_result : nullptr;
       done[index] = true;
       record.profiles = records.first(++runs);
     }
-    laps = Laps(clock);
   }
   if (runs == 0)
     return target_error("failed to run any scheduler profile for request " +

@@ -17,6 +17,8 @@ class Family;
 
 namespace penstock::scheduling {
 
+class Laps;
+
 // One scheduling profile, in configuration order. Plugins are owned by the policy.
 // REQUIRES: `picker` is set; weights are finite (zero and negative ones are accepted, as the reference
 // does).
@@ -75,7 +77,7 @@ class Scheduler {
   enum class Outcome : uint8_t { kNotRun, kPicked, kEmptied, kNoPick };
 
   Result<SchedulingResult> decide(SchedulingContext& ctx, DecisionRecord& record) const;
-  Outcome run_profile(size_t index, SchedulingContext& ctx, ProfileRecord& record,
+  Outcome run_profile(size_t index, SchedulingContext& ctx, Laps& laps, ProfileRecord& record,
                       ProfileResult& result) const;
   // The error a client sees: a handler's own typed one, else an emptied profile's, else the text.
   Error failure(const Error& cause, std::span<const Outcome> outcomes) const;

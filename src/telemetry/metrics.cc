@@ -12,8 +12,13 @@
 namespace penstock::telemetry {
 
 void Histogram::observe(double v, uint64_t times) {
-  const auto it = std::lower_bound(bounds_.begin(), bounds_.end(), v);
-  counts_[static_cast<size_t>(it - bounds_.begin())].fetch_add(times, std::memory_order_relaxed);
+  size_t at = last_.load(std::memory_order_relaxed);
+  const bool again = (at == 0 || v > bounds_[at - 1]) && (at == bounds_.size() || v <= bounds_[at]);
+  if (!again) {
+    at = static_cast<size_t>(std::lower_bound(bounds_.begin(), bounds_.end(), v) - bounds_.begin());
+    last_.store(static_cast<uint32_t>(at), std::memory_order_relaxed);
+  }
+  counts_[at].fetch_add(times, std::memory_order_relaxed);
   sum_.fetch_add(v * static_cast<double>(times), std::memory_order_relaxed);
 }
 

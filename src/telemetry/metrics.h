@@ -54,6 +54,7 @@ class Histogram {
   std::span<const double> bounds_;
   std::unique_ptr<std::atomic<uint64_t>[]> counts_;
   std::atomic<double> sum_{0};
+  std::atomic<uint32_t> last_{0};  // the bucket of a late observation: the next one often falls into it
 };
 
 enum class MetricType : uint8_t { kCounter, kGauge, kHistogram };
