@@ -147,7 +147,9 @@ Status Director::parse(Request& request, const RequestInput& input) {
     return Error{ErrorCode::kBadRequest,
                  "no parser registered matching path suffix for: " + std::string(input.path)};
   }
-  Result<protocol::ParsedBody> parsed = parser->parse(input.path, input.headers, input.body, request.arena);
+  const bool known = input.parsed != nullptr && input.parsed_by == parser->type();
+  Result<protocol::ParsedBody> parsed =
+      known ? *input.parsed : parser->parse(input.path, input.headers, input.body, request.arena);
   if (!parsed.ok()) return std::move(parsed).error();
   request.parsed = *parsed;
 
