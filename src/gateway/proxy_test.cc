@@ -520,8 +520,9 @@ TEST_F(ProxyTest, WhenTheClientLeavesTheEngineIsToldWithinAHundredMilliseconds) 
   std::chrono::steady_clock::time_point noticed;
   add_engine([&](Connection& to, const Message&) {
     to.send(std::string(kSseHead) + chunk("data: {\"a\":1}\n\n"));
-    closed = to.peer_closed();
+    const bool gone = to.peer_closed();
     noticed = std::chrono::steady_clock::now();
+    closed = gone;
     return false;
   });
   start();
