@@ -61,6 +61,14 @@ class Program:
             return False
         eventually(answers, seconds, url)
 
+    @contextlib.contextmanager
+    def stopped_on_failure(self):
+        try:
+            yield
+        except BaseException:
+            self.stop()
+            raise
+
     def log_text(self):
         self.log_file.flush()
         return pathlib.Path(self.log_path).read_text(errors="replace")
@@ -100,8 +108,9 @@ class Engines:
             for one in value if isinstance(value, list) else [value]:
                 arguments += [f"--{name.replace('_', '-')}", one]
         self.program = Program(log, *arguments)
-        for port in self.ports:
-            self.program.wait_for_http(f"http://127.0.0.1:{port}/health")
+        with self.program.stopped_on_failure():
+            for port in self.ports:
+                self.program.wait_for_http(f"http://127.0.0.1:{port}/health")
 
     @property
     def urls(self):
@@ -125,7 +134,8 @@ class Gateway:
         servers = [part for url in model_servers for part in ("--model-server", url)]
         self.program = Program(log, "serve", "--listen", f"127.0.0.1:{self.port}", "--admin",
                                f"127.0.0.1:{self.admin_port}", *servers, *arguments, env=env)
-        self.program.wait_for_http(f"{self.admin}/{'readyz' if ready else 'healthz'}")
+        with self.program.stopped_on_failure():
+            self.program.wait_for_http(f"{self.admin}/{'readyz' if ready else 'healthz'}")
 
     @property
     def url(self):
