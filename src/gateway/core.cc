@@ -1,30 +1,13 @@
 #include "gateway/core.h"
 
-#include <cstring>
-
 namespace penstock::gateway {
-
-namespace {
-
-// Eight hexadecimal digits, a nibble a byte at once.
-void hex_of(uint32_t value, char* out) {
-  uint64_t x = value;
-  x = (x | x << 16U) & 0x0000FFFF0000FFFFULL;
-  x = (x | x << 8U) & 0x00FF00FF00FF00FFULL;
-  x = (x | x << 4U) & 0x0F0F0F0F0F0F0F0FULL;
-  const uint64_t above_nine = ((x + 0x0606060606060606ULL) >> 4U) & 0x0101010101010101ULL;
-  x += 0x3030303030303030ULL + above_nine * ('a' - '0' - 10);
-  for (size_t i = 0; i < 8; ++i) out[i] = static_cast<char>(x >> (56U - 8U * i));
-}
-
-}  // namespace
 
 PoolPart::PoolPart(PoolState& state, Core& core, io::Loop& loop, uint64_t seed)
     : shared(state),
       client(loop, state.config.client),
       director(*state.config.pool,
-               std::make_unique<TablePictures>(*state.config.members, *state.config.signals,
-                                               state.config.freshness_budget),
+               std::make_unique<director::TablePictures>(*state.config.members, *state.config.signals,
+                                                         state.config.freshness_budget),
                core.clock, {loop.index(), seed}),
       upstream(state.upstream),
       models(client) {}
@@ -77,22 +60,6 @@ const std::string& LoopPart::peer_ip(const io::ConnectionInfo& connection) {
     peer.ip = connection.peer.ip();
   }
   return peer.ip;
-}
-
-void LoopPart::make_request_id(std::array<char, 36>& out) {
-  uint64_t bits[2] = {random.next_u64(), random.next_u64()};
-  bits[0] = (bits[0] & ~0xF000ULL) | 0x4000ULL;          // version 4
-  bits[1] = (bits[1] & ~(3ULL << 62U)) | (2ULL << 62U);  // RFC 9562 variant
-  std::array<char, 32> hex;
-  for (size_t i = 0; i < 4; ++i) {
-    hex_of(static_cast<uint32_t>(bits[i / 2] >> (i % 2 == 0 ? 32U : 0U)), hex.data() + 8 * i);
-  }
-  std::memcpy(out.data(), hex.data(), 8);
-  std::memcpy(out.data() + 9, hex.data() + 8, 4);
-  std::memcpy(out.data() + 14, hex.data() + 12, 4);
-  std::memcpy(out.data() + 19, hex.data() + 16, 4);
-  std::memcpy(out.data() + 24, hex.data() + 20, 12);
-  out[8] = out[13] = out[18] = out[23] = '-';
 }
 
 }  // namespace penstock::gateway

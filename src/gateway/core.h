@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "base/random.h"
+#include "director/body_budget.h"
 #include "director/director.h"
 #include "director/observer.h"
+#include "director/pictures.h"
 #include "discovery/registry.h"
 #include "gateway/event_hold.h"
 #include "gateway/gateway.h"
@@ -52,7 +54,7 @@ struct ListenerState {
 
 struct Core {
   Core(io::LoopGroup& loop_group, const Clock& the_clock, director::AccessLog* log, GatewayOptions opts)
-      : loops(loop_group), clock(the_clock), access_log(log), options(opts) {}
+      : loops(loop_group), clock(the_clock), access_log(log), options(opts), bodies(opts.buffered_bytes) {}
 
   io::LoopGroup& loops;
   const Clock& clock;
@@ -66,33 +68,13 @@ struct Core {
   std::unique_ptr<protocol::ParserTable> parsers;
 
   std::atomic<int64_t> active_requests{0};
-  std::atomic<int64_t> buffered_bytes{0};
+  director::BodyBudget bodies;
   std::atomic<uint64_t> requests{0};
   std::atomic<bool> stopping{false};
   telemetry::Counter* client_disconnects = nullptr;
 };
 
 // --- one loop's ---
-
-// The picture of a pool from its registry and its signal table.
-class TablePictures final : public director::PictureSource {
- public:
-  TablePictures(const discovery::Pool& members, signals::SignalTable& signals, Duration freshness_budget)
-      : members_(members), frames_(signals, freshness_budget) {}
-  const director::Picture& refresh(TimePoint now) override {
-    const std::shared_ptr<const PoolSnapshot>& pool = members_.get();
-    if (picture_.pool != pool) picture_.pool = pool;
-    frames_.refresh(*pool, view_, now);
-    picture_.signals = &view_;
-    return picture_;
-  }
-
- private:
-  discovery::PoolReader members_;
-  signals::FrameReader frames_;
-  SignalView view_;
-  director::Picture picture_;
-};
 
 struct PoolPart {
   PoolPart(PoolState& state, Core& core, io::Loop& loop, uint64_t seed);
@@ -142,8 +124,6 @@ struct LoopPart {
   void give_back(std::unique_ptr<ExchangeState> state);
   // Valid until another connection takes its place: copy it before waiting.
   const std::string& peer_ip(const io::ConnectionInfo& connection);
-  // A version 4 UUID in text form.
-  void make_request_id(std::array<char, 36>& out);
 
   Core& core;
   io::Loop& loop;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/strings.h"
+#include "director/fields.h"
 
 namespace penstock::gateway {
 
@@ -27,31 +28,6 @@ constexpr std::array<std::string_view, 12> kHopByHop{
     "http2-settings",
 };
 
-constexpr std::array<std::string_view, 22> kControl{
-    "x-llm-d-inference-fairness-id",
-    "x-gateway-inference-fairness-id",
-    "x-llm-d-inference-objective",
-    "x-gateway-inference-objective",
-    "x-llm-d-model-name-rewrite",
-    "x-gateway-model-name-rewrite",
-    "x-llm-d-slo-ttft-ms",
-    "x-slo-ttft-ms",
-    "x-llm-d-slo-tpot-ms",
-    "x-slo-tpot-ms",
-    "x-llm-d-video-fps",
-    "x-llm-d-video-duration-seconds",
-    "x-llm-d-video-resolution",
-    "x-gateway-destination-endpoint-subset",
-    "x-gateway-destination-endpoint",
-    "x-gateway-destination-endpoint-served",
-    "x-llm-d-request-dropped-reason",
-    "x-gateway-model-name",
-    "x-prefiller-host-port",
-    "x-encoder-hosts-ports",
-    "x-data-parallel-host-port",
-    "x-kv-cache-source-host-port",
-};
-
 template <size_t N>
 bool contains(const std::array<std::string_view, N>& names, std::string_view name) {
   return std::any_of(names.begin(), names.end(), [name](std::string_view n) { return n == name; });
@@ -70,10 +46,6 @@ constexpr std::array<bool, 256> kHopByHopLetters = first_letters(kHopByHop);
 
 bool is_hop_by_hop(std::string_view name) {
   return !name.empty() && kHopByHopLetters[static_cast<unsigned char>(name[0])] && contains(kHopByHop, name);
-}
-
-bool is_control_field(std::string_view name) {
-  return name.starts_with("x-") && contains(kControl, name);
 }
 
 namespace {
@@ -130,7 +102,7 @@ void request_fields(const io::RequestHead& head, const RequestRules& rules, std:
       if (rules.drop_credentials) continue;
     } else if (name == "accept-encoding") {
       if (rules.drop_accept_encoding) continue;
-    } else if (name == kModelNameHeader || (rules.to_engine && is_control_field(name))) {
+    } else if (name == kModelNameHeader || (rules.to_engine && director::is_control_field(name))) {
       continue;
     }
     out.push_back(field);

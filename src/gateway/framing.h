@@ -50,8 +50,5 @@ io::BodyFraming response_framing(std::string_view method, int status, std::optio
 
 // True for fields that belong to one hop only, framing included.
 bool is_hop_by_hop(std::string_view lower_name);
-// True for the reference's system-owned fields and for those that steer sidecars: engines never see a
-// client's.
-bool is_control_field(std::string_view lower_name);
 
 }  // namespace penstock::gateway

@@ -140,16 +140,5 @@ TEST(Identity, TheKeyMayComeAsBearerOrAsApiKeyAndIsNamedInNoError) {
   EXPECT_EQ(who({}).substr(0, 3), "401");
 }
 
-TEST(Identity, ARequestIdIsTakenOnlyWhenItIsShortAndVisible) {
-  const auto id = [](std::string_view value) {
-    const std::vector<io::HeaderField> fields{{"x-request-id", value}};
-    return std::string(usable_request_id(io::HeaderFields(fields)));
-  };
-  EXPECT_EQ(id("abc-1"), "abc-1");
-  EXPECT_EQ(id(""), "");
-  EXPECT_EQ(id("a b"), "");
-  EXPECT_EQ(id(std::string(129, 'a')), "");
-}
-
 }  // namespace
 }  // namespace penstock::gateway

@@ -90,8 +90,8 @@ void collect(const Core& core, telemetry::Writer& out) {
     return family.name;
   };
   out.sample(begin(), {}, static_cast<double>(core.active_requests.load(std::memory_order_relaxed)));
-  out.sample(begin(), {}, static_cast<double>(core.buffered_bytes.load(std::memory_order_relaxed)));
-  out.sample(begin(), {}, static_cast<double>(core.options.buffered_bytes));
+  out.sample(begin(), {}, static_cast<double>(core.bodies.held()));
+  out.sample(begin(), {}, static_cast<double>(core.bodies.limit()));
   const uint64_t dropped = core.access_log == nullptr ? 0 : core.access_log->dropped_lines();
   out.sample(begin(), {}, static_cast<double>(dropped));
   out.sample(begin(), {}, static_cast<double>(telemetry::dropped_log_lines()));
@@ -304,7 +304,7 @@ Result<std::string> Gateway::explain(const ExplainRequest& request) {
 }
 
 Gateway::Stats Gateway::stats() const {
-  return {impl_->core.active_requests.load(), impl_->core.buffered_bytes.load(), impl_->core.requests.load()};
+  return {impl_->core.active_requests.load(), impl_->core.bodies.held(), impl_->core.requests.load()};
 }
 
 }  // namespace penstock::gateway

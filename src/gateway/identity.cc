@@ -1,7 +1,5 @@
 #include "gateway/identity.h"
 
-#include <algorithm>
-
 #include "base/strings.h"
 
 namespace penstock::gateway {
@@ -23,13 +21,6 @@ Result<std::string_view> identify(const config::ApiKeys& keys, const io::HeaderF
   const std::string* name = keys.find(presented);
   if (name == nullptr) return Error{ErrorCode::kUnauthorized, "the API key is not valid"};
   return std::string_view(*name);
-}
-
-std::string_view usable_request_id(const io::HeaderFields& fields) {
-  const std::string_view id = fields.get("x-request-id");
-  if (id.empty() || id.size() > 128) return {};
-  return std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c < '\x7f'; }) ? id
-                                                                                         : std::string_view();
 }
 
 }  // namespace penstock::gateway

@@ -13,7 +13,4 @@ namespace penstock::gateway {
 // lives as long as `keys`. Errors: kUnauthorized, in words that tell nothing about which keys exist.
 Result<std::string_view> identify(const config::ApiKeys& keys, const io::HeaderFields& fields);
 
-// The client's request id where it may be trusted (1–128 visible ASCII characters), else nothing.
-std::string_view usable_request_id(const io::HeaderFields& fields);
-
 }  // namespace penstock::gateway

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/strings.h"
+#include "director/fields.h"
+#include "director/passive_health.h"
 #include "gateway/framing.h"
 #include "gateway/identity.h"
 #include "protocol/errors.h"
@@ -18,51 +20,6 @@ using io::Task;
 
 constexpr size_t kUnknownBodyReserve = 64 << 10;  // taken for a body of unknown length before it is read
 constexpr size_t kMaxExcluded = 8;
-
-// A share of the bytes of bodies that may be in memory at once. Given back when destroyed.
-class BodyShare {
- public:
-  explicit BodyShare(Core& core) : core_(core) {}
-  BodyShare(const BodyShare&) = delete;
-  BodyShare& operator=(const BodyShare&) = delete;
-  ~BodyShare() {
-    if (held_ != 0) core_.buffered_bytes.fetch_sub(held_, std::memory_order_relaxed);
-  }
-  // False when the gateway holds too much; what was held before stays.
-  bool resize(int64_t bytes) {
-    if (bytes == held_) return true;
-    const int64_t before = core_.buffered_bytes.fetch_add(bytes - held_, std::memory_order_relaxed);
-    if (bytes > held_ && before + bytes - held_ > core_.options.buffered_bytes) {
-      core_.buffered_bytes.fetch_sub(bytes - held_, std::memory_order_relaxed);
-      return false;
-    }
-    held_ = bytes;
-    return true;
-  }
-
- private:
-  Core& core_;
-  int64_t held_ = 0;
-};
-
-// Avoids an endpoint for a while after failures in a row: 250 ms, doubling up to 30 s.
-void note_failure(const Endpoint& endpoint, TimePoint now, PoolState& pool, uint32_t tolerated) {
-  EndpointLive& live = *endpoint.live;
-  const uint32_t failures = live.consecutive_failures.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (failures <= tolerated) return;
-  const uint32_t doublings = std::min<uint32_t>(failures - tolerated - 1, 7);
-  const Duration away =
-      std::min<Duration>(std::chrono::milliseconds(250 << doublings), std::chrono::seconds(30));
-  live.ejected_until_ns.store((now + away).time_since_epoch().count(), std::memory_order_relaxed);
-  pool.ejections->add();
-}
-
-void note_success(const Endpoint& endpoint) {
-  EndpointLive& live = *endpoint.live;
-  if (live.consecutive_failures.load(std::memory_order_relaxed) == 0) return;
-  live.consecutive_failures.store(0, std::memory_order_relaxed);
-  live.ejected_until_ns.store(0, std::memory_order_relaxed);
-}
 
 bool is_websocket(const io::HeaderFields& fields) {
   const auto upgrade = fields.find("upgrade");
@@ -148,7 +105,7 @@ class Exchange {
   ListenerState& listener_;
   HttpExchange& http_;
   ExchangeState& state_;
-  BodyShare share_{core_};
+  director::BodyShare share_{core_.bodies};
   TimePoint now_;
   TimePoint arrived_at_;
   std::string_view request_id_;
@@ -231,9 +188,10 @@ Exchange::Target Exchange::refuse(ErrorCode code, std::string message, std::stri
 
 bool Exchange::admit() {
   const io::RequestHead& head = http_.request();
-  if (core_.options.trust_request_id) request_id_ = usable_request_id(head.fields);
+  if (core_.options.trust_request_id)
+    request_id_ = director::usable_request_id(head.fields.get("x-request-id"));
   if (request_id_.empty()) {
-    part_.make_request_id(state_.made_id);
+    director::make_request_id(part_.random, state_.made_id);
     request_id_ = {state_.made_id.data(), state_.made_id.size()};
   }
 
@@ -369,7 +327,7 @@ Task<bool> Exchange::read_body() {
   if (!room || (read.ok() && !share_.resize(static_cast<int64_t>(read->size())))) {
     failure_ = Error{ErrorCode::kServiceUnavailable,
                      "the gateway holds as many bytes of request bodies as its limit allows (" +
-                         std::to_string(core_.options.buffered_bytes) + ", bufferedBytes)"};
+                         std::to_string(core_.bodies.limit()) + ", bufferedBytes)"};
     co_await fail("limit_buffered");
     co_return false;
   }
@@ -509,7 +467,9 @@ bool Exchange::choose_another(PoolPart& pool, std::string_view reason) {
 Exchange::Next Exchange::after_attempt(PoolPart& pool, const Endpoint& endpoint) {
   if (answer_ == nullptr) {
     const bool cancelled = client_gone() || state_.total_expired;
-    if (!cancelled) note_failure(endpoint, core_.clock.now(), pool.shared, sent_ ? 2 : 0);
+    if (!cancelled && director::note_failure(endpoint, core_.clock.now(), sent_ ? 2 : 0)) {
+      pool.shared.ejections->add();
+    }
     call_.close();
     // Only what certainly never reached an engine may go to another one.
     if (!sent_ && !cancelled && choose_another(pool, "connect")) return Next::kAgain;
@@ -519,13 +479,13 @@ Exchange::Next Exchange::after_attempt(PoolPart& pool, const Endpoint& endpoint)
     return Next::kFail;
   }
   if (answer_->status == 503) {
-    note_failure(endpoint, core_.clock.now(), pool.shared, 2);
+    if (director::note_failure(endpoint, core_.clock.now(), 2)) pool.shared.ejections->add();
     if (choose_another(pool, "status_503")) {
       call_.close();
       return Next::kAgain;
     }
   } else if (answer_->status < 500) {
-    note_success(endpoint);
+    director::note_success(endpoint);
   }
   return Next::kAnswer;
 }
