@@ -89,17 +89,17 @@ class GrpcFrameDecoder {
   // next() gives a message or an error without more bytes.
   bool ready() const;
   // Nothing of a message is pending: the stream may end here.
-  bool at_boundary() const { return rest_.empty() && header_size_ == 0 && !assembling_; }
+  bool at_boundary() const { return rest_.empty() && prefix_size_ == 0 && !assembling_; }
 
  private:
   struct Inflater;
   Result<std::optional<std::string_view>> give(std::string_view payload);
-  Status accept_header(const unsigned char* header);
+  Status accept_prefix(const unsigned char* prefix);
 
   size_t max_message_bytes_;
   std::string_view rest_;
-  unsigned char header_[5] = {};
-  uint8_t header_size_ = 0;  // bytes of a prefix that came in an earlier piece
+  unsigned char prefix_[5] = {};
+  uint8_t prefix_size_ = 0;  // bytes of a prefix that came in an earlier piece
   Encoding encoding_;
   bool compressed_ = false;
   bool assembling_ = false;
@@ -171,11 +171,14 @@ class GrpcServerStream {
 
  private:
   friend class ReadAwaiter;
+  friend class GrpcRouter;
   struct Pump;
   Pump receive();
   void destroy_pump();
-  void arm_deadline(std::string_view grpc_timeout);
+  void arm_deadline(Duration timeout);
+  Task<Status> send(GrpcPieces first, std::span<const GrpcPieces> more);
   bool try_next();
+  Read take_result();
   static void on_deadline(void* self);
 
   HttpExchange& exchange_;
@@ -239,8 +242,8 @@ struct GrpcCallOptions {
   CancelToken token;
 };
 
-// A call in both directions. One of its tasks at a time, except that a read may be pending while a message is
-// written. Dropping it before its end resets the stream. The HttpClient must outlive it.
+// A call in both directions. One of its tasks at a time; writing after reading has begun is fine. Dropping it
+// before its end resets the stream. The HttpClient must outlive it.
 class GrpcClientStream {
  public:
   GrpcClientStream(const GrpcClientStream&) = delete;
@@ -252,7 +255,7 @@ class GrpcClientStream {
                                                               std::string_view path,
                                                               const GrpcCallOptions& options = {});
 
-  // False in the value: the server has ended the call; read on for its status.
+  // False in the value, or an error: the call is over for writing; read on for its status.
   Task<Result<bool>> write_message(GrpcPieces pieces);
   Task<Result<bool>> half_close();
   // The next message, valid until the next call; nothing: the call has ended, status() says how. Failures of
