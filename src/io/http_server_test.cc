@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
+#include <vector>
 
 #include "io/detail/test_support.h"
 
@@ -58,6 +60,35 @@ TEST(HttpServer, AnswersARequestThatComesByteByByte) {
   EXPECT_EQ(response.substr(0, 17), "HTTP/1.1 200 OK\r\n");
   EXPECT_EQ(body_of(response), "POST /x hello");
   EXPECT_EQ(response.find("connection: close"), std::string::npos);
+}
+
+TEST(HttpServer, AnswersEveryOneOfManyRequestsThatCameAtOnceThoughSomeClientsLeft) {
+  Served served(echo);
+  std::vector<RawClient> clients;
+  for (int i = 0; i < 50; ++i) {
+    clients.emplace_back(served.address);
+    clients.back().send("POST /first HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\na");
+    EXPECT_EQ(body_of(clients.back().read_until("first a")), "POST /first a");
+  }
+  // While the loop is held up, so that it finds all of them in one batch of events.
+  std::atomic<bool> held{false};
+  std::atomic<bool> release{false};
+  served.loops.at(0).post([&] {
+    held = true;
+    while (!release) std::this_thread::yield();
+  });
+  ASSERT_TRUE(eventually([&] { return held.load(); }));
+  for (size_t i = 0; i < clients.size(); ++i) {
+    clients[i].send("POST /" + std::to_string(i) + " HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nb");
+    if (i % 7 == 3) clients[i].reset();
+    if (i % 7 == 5) clients[i].shutdown_write();
+  }
+  release = true;
+  for (size_t i = 0; i < clients.size(); ++i) {
+    if (i % 7 == 3 || i % 7 == 5) continue;
+    const std::string body = "POST /" + std::to_string(i) + " b";
+    EXPECT_EQ(body_of(clients[i].read_until(body)), body);
+  }
 }
 
 TEST(HttpServer, KeepsTheConnectionAndAnswersPipelinedRequestsInOrder) {

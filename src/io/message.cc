@@ -249,7 +249,7 @@ Task<Status> MessageWriter::send(Socket& socket, std::span<const std::string_vie
     std::span<iovec> rest(vectors.data(), count);
     size_t wanted = 0;
     for (const iovec& vector : rest) wanted += vector.iov_len;
-    const ptrdiff_t sent = socket.try_write(rest.data(), rest.size());
+    const ptrdiff_t sent = co_await socket.write_soon(rest.data(), rest.size());
     if (sent == Socket::kFailed) co_return Error{ErrorCode::kIo, "write: " + socket.error_text()};
     if (sent > 0) anything_sent_ = true;
     if (sent < 0 || static_cast<size_t>(sent) < wanted) {

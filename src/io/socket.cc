@@ -57,18 +57,50 @@ bool SocketSet::turn(bool block) {
   const int count = ::epoll_wait(set_.get(), events.data(), static_cast<int>(events.size()), block ? -1 : 0);
   bool alarm = false;
   dispatching_ = true;
+  queues_writes_ = count > 1;
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<size_t>(i)];
     if (event.data.ptr == &alarm_) {
       alarm = true;
     } else if (event.data.ptr != &bell_) {
       static_cast<Socket*>(event.data.ptr)->on_events(event.events);
+      if (writes_queued_ >= kWritesQueued) write_queued();
     }
   }
-  dispatching_ = false;
+  write_queued();
+  queues_writes_ = dispatching_ = false;
   for (Socket* socket : buried_) delete socket;
   buried_.clear();
   return alarm;
+}
+
+void SocketSet::enqueue(QueuedWrite& write) {
+  write.queued_ = true;
+  write.previous_ = last_write_;
+  (last_write_ != nullptr ? last_write_->next_ : first_write_) = &write;
+  last_write_ = &write;
+  ++writes_queued_;
+}
+
+void SocketSet::dequeue(QueuedWrite& write) noexcept {
+  (write.previous_ != nullptr ? write.previous_->next_ : first_write_) = write.next_;
+  (write.next_ != nullptr ? write.next_->previous_ : last_write_) = write.previous_;
+  write.queued_ = false;
+  --writes_queued_;
+}
+
+void SocketSet::write_queued() {
+  if (first_write_ == nullptr) return;
+  for (QueuedWrite* write = first_write_; write != nullptr; write = write->next_)
+    write->result_ = write->socket_.try_write(write->pieces_, write->count_);
+  // What they go on with is not queued again: a stream with more to send would else never let go.
+  const bool queues = std::exchange(queues_writes_, false);
+  while (first_write_ != nullptr) {
+    QueuedWrite& write = *first_write_;
+    dequeue(write);
+    write.handle_.resume();
+  }
+  queues_writes_ = queues;
 }
 
 void SocketSet::set_alarm(uint64_t at_ns) {

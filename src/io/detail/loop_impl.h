@@ -11,6 +11,7 @@
 namespace penstock::io::detail {
 
 class Socket;
+class QueuedWrite;
 
 // A descriptor that is closed with its owner.
 class OwnedFd {
@@ -44,6 +45,13 @@ class SocketSet {
 
   // Waits for events if `block`, and tells the sockets. True when the alarm went off.
   bool turn(bool block);
+
+  // Writes that several events of one batch ask for leave together after it, and at the latest when
+  // kWritesQueued of them wait: a peer that sleeps is woken once for all of them, and neither the kernel's
+  // code nor ours drives the other out of the caches at each. True while there is a batch to wait for.
+  bool queues_writes() const { return queues_writes_; }
+  void enqueue(QueuedWrite& write);
+  void dequeue(QueuedWrite& write) noexcept;
   bool has_checks() const { return !checks_.empty(); }
   void run_checks();
   // In nanoseconds of CLOCK_MONOTONIC. Replaces the one before.
@@ -55,7 +63,14 @@ class SocketSet {
   OwnedFd set_;
   OwnedFd alarm_;
   OwnedFd bell_;
+  static constexpr size_t kWritesQueued = 16;
+  void write_queued();
+
   bool dispatching_ = false;
+  bool queues_writes_ = false;
+  size_t writes_queued_ = 0;
+  QueuedWrite* first_write_ = nullptr;
+  QueuedWrite* last_write_ = nullptr;
   std::vector<Socket*> buried_;
   std::vector<Socket*> checks_;   // to be run next turn
   std::vector<Socket*> running_;  // of this turn

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "io/detail/loop_impl.h"
 #include "io/loop.h"
 #include "io/net.h"
 #include "io/tls.h"
@@ -20,6 +21,8 @@ namespace penstock::io::detail {
 // is readiness waited for. Events come by edges (SocketSet): one that finds nobody waiting is remembered in
 // maybe_readable(), so a wait is only sound after a try that gave kWouldBlock, or while maybe_readable() is
 // false. Who is told: a waiting reader, else the watcher that notices the peer's end while nobody reads.
+class QueuedWrite;
+
 class Socket {
  public:
   // Result of a try: bytes moved, or one of these.
@@ -88,6 +91,9 @@ class Socket {
   std::string_view alpn() const;
   std::string client_certificate_subject() const;
 
+  // co_await socket.write_soon(pieces, count): try_write(), together with those of other sockets when the
+  // loop is amid a batch of events. The pieces must live until then.
+  QueuedWrite write_soon(const iovec* pieces, size_t count);
   // Writes everything; for what one try did not take.
   Task<Status> write_all(std::span<iovec> pieces, Duration timeout, CancelToken token);
 
@@ -126,6 +132,44 @@ class Socket {
   ssl_st* ssl_ = nullptr;
   std::string tls_error_;
 };
+
+// The wait of Socket::write_soon(). Lives in the writer's frame; leaves the queue when that is destroyed.
+class QueuedWrite {
+ public:
+  QueuedWrite(Socket& socket, const iovec* pieces, size_t count)
+      : set_(impl_of(socket.loop()).sockets), socket_(socket), pieces_(pieces), count_(count) {}
+  QueuedWrite(const QueuedWrite&) = delete;
+  QueuedWrite& operator=(const QueuedWrite&) = delete;
+  ~QueuedWrite() {
+    if (queued_) set_.dequeue(*this);
+  }
+  bool await_ready() {
+    if (set_.queues_writes()) return false;
+    result_ = socket_.try_write(pieces_, count_);
+    return true;
+  }
+  void await_suspend(std::coroutine_handle<> handle) {
+    handle_ = handle;
+    set_.enqueue(*this);
+  }
+  ptrdiff_t await_resume() const { return result_; }
+
+ private:
+  friend class SocketSet;
+  SocketSet& set_;
+  Socket& socket_;
+  const iovec* pieces_;
+  size_t count_;
+  ptrdiff_t result_ = Socket::kWouldBlock;
+  std::coroutine_handle<> handle_;
+  QueuedWrite* previous_ = nullptr;
+  QueuedWrite* next_ = nullptr;
+  bool queued_ = false;
+};
+
+inline QueuedWrite Socket::write_soon(const iovec* pieces, size_t count) {
+  return {*this, pieces, count};
+}
 
 // Non-blocking, close-on-exec, TCP_NODELAY.
 void set_stream_options(int fd);
