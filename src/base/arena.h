@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace penstock {
@@ -58,6 +59,15 @@ class Arena final : public std::pmr::memory_resource {
 
   // Forgets every allocation. Keeps up to `keep_bytes` of blocks for the next request.
   void reset(size_t keep_bytes = 1024 * 1024);
+  // Exchanges the memory, and what is in it, with another arena.
+  void swap(Arena& other) noexcept {
+    std::swap(block_bytes_, other.block_bytes_);
+    blocks_.swap(other.blocks_);
+    std::swap(current_, other.current_);
+    std::swap(next_, other.next_);
+    std::swap(end_, other.end_);
+    std::swap(held_bytes_, other.held_bytes_);
+  }
   // Bytes of blocks held, used or not.
   size_t held_bytes() const { return held_bytes_; }
 

@@ -63,6 +63,60 @@ void Request::reset() {
   series = nullptr;
   log_handle = {};
   decided = false;
+  subset.reset();
+  keep_scores = false;
+  scores = {};
+}
+
+void Request::settle(Arena& spare) {
+  std::string_view* const texts[] = {
+      &inference.request_id,   &inference.method,      &inference.path,         &inference.incoming_model,
+      &inference.target_model, &inference.fairness_id, &inference.objective,    &inference.identity,
+      &record.request_id,      &record.incoming_model, &record.target_model,    &record.identity,
+      &record.fairness_id,     &record.winner,         &record.winner_host_port};
+  size_t size = 0;
+  for (const std::string_view* text : texts) size += text->size();
+  kept_.clear();
+  kept_.reserve(size);
+  for (std::string_view* text : texts) {
+    const size_t at = kept_.size();
+    kept_.append(*text);
+    *text = std::string_view(kept_).substr(at);
+  }
+  destination = record.winner_host_port;
+  inference.headers = {};
+  inference.cache_salt = {};
+  inference.prompts = {};
+  record.profiles = {};
+  const bool skip_response = parsed.skip_response;
+  parsed = {};
+  parsed.skip_response = skip_response;
+  body = {};
+  rewritten = {};
+  subset.reset();
+  scores = {};
+  arena.swap(spare);
+}
+
+SubsetEntry parse_subset_entry(std::string_view text) {
+  text = trim(text);
+  SubsetEntry out;
+  const size_t colon = text.rfind(':');
+  std::string_view port;
+  if (text.starts_with('[')) {
+    const size_t close = text.find(']');
+    if (close == std::string_view::npos) return {text, 0};
+    out.address = text.substr(1, close - 1);
+    if (close + 1 < text.size() && text[close + 1] == ':') port = text.substr(close + 2);
+  } else if (colon == std::string_view::npos || text.find(':') != colon) {
+    out.address = text;  // no port, or IPv6 without brackets
+  } else {
+    out.address = text.substr(0, colon);
+    port = text.substr(colon + 1);
+  }
+  const std::optional<uint64_t> number = parse_u64(port);
+  if (number && *number <= 65535) out.port = static_cast<uint16_t>(*number);
+  return out;
 }
 
 Director::Director(Pool& pool, std::unique_ptr<PictureSource> pictures, const Clock& clock,
@@ -86,16 +140,7 @@ Status Director::decide(Request& request, const RequestInput& input) {
   return status;
 }
 
-Status Director::decide_steps(Request& request, const RequestInput& input, bool explain,
-                              std::string* explanation) {
-  const TimePoint started = clock_.now();
-  request.policy = policy_.current();
-  if (request.policy == nullptr) {
-    return Error{ErrorCode::kServiceUnavailable, "pool " + pool_.name + " has no policy yet"};
-  }
-  const uint64_t seed = input.seed ? *input.seed : seeds_.next_u64();
-  Random random(seed);
-
+void Director::describe(Request& request, const RequestInput& input) {
   Arena& arena = request.arena;
   InferenceRequest& inference = request.inference;
   inference.request_id = arena.copy(input.request_id);
@@ -106,12 +151,36 @@ Status Director::decide_steps(Request& request, const RequestInput& input, bool 
   inference.identity = arena.copy(input.identity);
   inference.received_at = input.received_at;
   request.body = input.body;
+  request.subset = input.subset;
+  request.keep_scores = input.keep_scores;
+  request.scores = {};
 
   DecisionRecord& record = request.record;
   record.request_id = inference.request_id;
   record.pool = pool_.name;
   record.identity = inference.identity;
   record.arrived_at = input.received_at;
+}
+
+void Director::refuse(Request& request, const RequestInput& input, const Error& error, FallbackState state) {
+  describe(request, input);
+  request.record.fallback = state;
+  if (state != FallbackState::kNone) note_fallback(state);
+  request.log_handle = pool_.log.begin(options_.loop, request.record, error.message);
+}
+
+Status Director::decide_steps(Request& request, const RequestInput& input, bool explain,
+                              std::string* explanation) {
+  const TimePoint started = clock_.now();
+  describe(request, input);
+  request.policy = policy_.current();
+  if (request.policy == nullptr) {
+    return Error{ErrorCode::kServiceUnavailable, "pool " + pool_.name + " has no policy yet"};
+  }
+  const uint64_t seed = input.seed ? *input.seed : seeds_.next_u64();
+  Random random(seed);
+  InferenceRequest& inference = request.inference;
+  DecisionRecord& record = request.record;
   record.pool_chosen_at = started;
   record.seed = seed;
   record.policy_epoch = request.policy->epoch;
@@ -141,7 +210,7 @@ Status Director::decide_steps(Request& request, const RequestInput& input, bool 
 }
 
 Status Director::parse(Request& request, const RequestInput& input) {
-  if (input.body.size == 0 && has_no_body_by_method(input.method)) return {};
+  if (input.body.size == 0 && (input.bodyless || has_no_body_by_method(input.method))) return {};
   const protocol::RequestParser* parser = request.policy->parsers->find(input.path);
   if (parser == nullptr) {
     return Error{ErrorCode::kBadRequest,
@@ -237,6 +306,8 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
 
   // Whoever is draining gets no new work; whoever failed lately is avoided while somebody else is there.
   std::span<Candidate> candidates = arena.make_span<Candidate>(pool.endpoints.size());
+  std::span<bool> allowed;
+  if (request.subset) allowed = allowed_by(*request.subset, pool, arena);
   size_t count = 0;
   size_t avoided = 0;
   const int64_t now_ns = now.time_since_epoch().count();
@@ -244,6 +315,7 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
     for (Candidate c = 0; c < pool.endpoints.size(); ++c) {
       const Endpoint& endpoint = *pool.endpoints[c];
       if (endpoint.draining) continue;
+      if (request.subset && !allowed[c]) continue;
       if (!excluded.empty() && std::find(excluded.begin(), excluded.end(), endpoint.slot) != excluded.end()) {
         continue;
       }
@@ -293,10 +365,10 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   record.prompt_tokens = inference.prompt_tokens();
 
   if (candidates.empty()) {
-    // Endpoints that this request tried and lost say nothing about the pool.
+    // Endpoints that this request tried and lost, or may not use, say nothing about the pool.
     if (excluded.empty()) {
       record.fallback = FallbackState::kNoEndpoint;
-      if (!explain) note_fallback(record.fallback);
+      if (!explain && !request.subset) note_fallback(record.fallback);
     }
     return Error{ErrorCode::kServiceUnavailable, "failed to find endpoint candidates for serving the request",
                  "rejected-no-endpoints"};
@@ -326,6 +398,14 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   const Candidate winner = scheduled->primary->targets[0];
   fill_record(request, ctx, *scheduled, winner);
   record.endpoint_chosen_at = schedule_ended;
+  if (request.keep_scores) {
+    const ProfileResult& primary = *scheduled->primary;
+    std::span<EndpointScore> scores = arena.make_span<EndpointScore>(primary.scored.size());
+    for (size_t i = 0; i < scores.size(); ++i) {
+      scores[i] = {arena.copy(pool.endpoints[primary.scored[i]]->host_port), primary.totals[i]};
+    }
+    request.scores = scores;
+  }
 
   if (prefers_cached_only(inference.headers)) {
     const auto matches = attributes.column<PrefixMatch>(policy.prefix_match_slot);
@@ -357,6 +437,24 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   series_.attempt(inference.target_model, *pool.endpoints[winner]).add();
   if (excluded.empty()) note_fallback(record.fallback);
   return reserve_and_tell(request, ctx, *scheduled, winner);
+}
+
+std::span<bool> Director::allowed_by(std::span<const SubsetEntry> subset, const PoolSnapshot& pool,
+                                     Arena& arena) {
+  std::span<bool> allowed = arena.make_filled<bool>(pool.endpoints.size(), false);
+  for (const SubsetEntry& entry : subset) {
+    bool exact = false;
+    for (size_t c = 0; c < allowed.size() && entry.port != 0; ++c) {
+      const Endpoint& endpoint = *pool.endpoints[c];
+      if (endpoint.port != entry.port || endpoint.address != entry.address) continue;
+      allowed[c] = true;
+      exact = true;
+    }
+    for (size_t c = 0; c < allowed.size() && !exact; ++c) {
+      if (pool.endpoints[c]->address == entry.address) allowed[c] = true;
+    }
+  }
+  return allowed;
 }
 
 void Director::find_plugin_series(const std::shared_ptr<const Policy>& policy) {
@@ -454,8 +552,8 @@ void Director::note_fallback(FallbackState state) {
   if (state != FallbackState::kNone) {
     pool_.metrics.fallbacks.with({pool_.name, fallback_state_name(state)}).add();
   }
-  // A producer fails for a request, not for a pool.
-  if (state == FallbackState::kProducerFailed) return;
+  // A producer fails, and time runs out, for a request, not for a pool.
+  if (state == FallbackState::kProducerFailed || state == FallbackState::kOverTime) return;
   if (pool_.fallback.load(std::memory_order_relaxed) == state) return;
   const FallbackState before = pool_.fallback.exchange(state, std::memory_order_relaxed);
   if (before == state) return;

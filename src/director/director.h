@@ -61,6 +61,19 @@ struct Pool {
   std::atomic<FallbackState> fallback{FallbackState::kNone};
 };
 
+// One line of the list of endpoints that a data plane allows for a request: "ip:port", "ip", "[v6]:port".
+struct SubsetEntry {
+  std::string_view address;  // without brackets
+  uint16_t port = 0;         // 0: none given
+};
+SubsetEntry parse_subset_entry(std::string_view text);
+
+// The weighted total of one endpoint in the primary profile.
+struct EndpointScore {
+  std::string_view host_port;
+  double total = 0;
+};
+
 // What the front door hands over. Views must stay valid during the call; of the body and the headers until
 // the request is not decided again.
 struct RequestInput {
@@ -75,6 +88,13 @@ struct RequestInput {
   // again where the policy has the same type for the path.
   const protocol::ParsedBody* parsed = nullptr;
   std::string_view parsed_by;
+  // The message has no body, whatever its method: nothing is parsed.
+  bool bodyless = false;
+  // Set: only these endpoints are candidates. An entry whose port is that of an endpoint at its address means
+  // that endpoint; otherwise all at the address.
+  std::optional<std::span<const SubsetEntry>> subset;
+  // Request::scores is wanted.
+  bool keep_scores = false;
   // Replay: the seed to use instead of a fresh one.
   std::optional<uint64_t> seed;
 };
@@ -88,6 +108,9 @@ class Request {
   Request& operator=(const Request&) = delete;
 
   void reset();
+  // The decision has been sent: keeps what the answer's side needs, in memory of its own, and lets `spare`
+  // have the arena. A request that waits for its answer takes little memory then. It is not decided again.
+  void settle(Arena& spare);
 
   Arena arena;
   InferenceRequest inference;
@@ -104,6 +127,13 @@ class Request {
   const RequestSeries* series = nullptr;
   DecisionLog::Handle log_handle;
   bool decided = false;  // an endpoint was chosen once: request_total is counted
+  // Of the input, for deciding again.
+  std::optional<std::span<const SubsetEntry>> subset;
+  bool keep_scores = false;
+  std::span<const EndpointScore> scores;  // of the primary profile, with keep_scores
+
+ private:
+  std::string kept_;  // settle()'s
 };
 
 // Decides for the requests of one pool on one loop. Everything runs in the caller's turn: nothing waits.
@@ -125,6 +155,11 @@ class Director {
   // not repeated; the reservation moves. Errors: as decide(); kServiceUnavailable when nobody is left.
   Status decide_again(Request& request, std::span<const EndpointSlot> excluded);
 
+  // A request that the front door refuses before it is decided: fills in what record and logs say of it.
+  // `state` other than kNone is counted.
+  void refuse(Request& request, const RequestInput& input, const Error& error,
+              FallbackState state = FallbackState::kNone);
+
   // Decides like decide(), with everything recorded, but reserves nothing, tells no plugin, logs nothing and
   // counts nothing. JSON: the record of append_record_json() with every candidate, plus "explanations":
   // [{"profile","endpoint","scorer","text"}] and "signals": [{"endpoint","signal","value","unit",
@@ -137,10 +172,12 @@ class Director {
   const Picture& picture() { return pictures_->refresh(clock_.now()); }
 
  private:
+  void describe(Request& request, const RequestInput& input);
   Status decide_steps(Request& request, const RequestInput& input, bool explain, std::string* explanation);
   Status parse(Request& request, const RequestInput& input);
   Status rewrite(Request& request, Random& random, bool explain);
   void classify(Request& request);
+  std::span<bool> allowed_by(std::span<const SubsetEntry> subset, const PoolSnapshot& pool, Arena& arena);
   Status choose(Request& request, Random& random, std::span<const EndpointSlot> excluded, bool explain,
                 std::string* explanation);
   Status reserve_and_tell(Request& request, SchedulingContext& ctx, const SchedulingResult& result,

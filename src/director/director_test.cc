@@ -352,5 +352,96 @@ TEST_F(DirectorTest, TheEndOfARequestIsCountedOnceAndReturnsItsLoad) {
   EXPECT_NE(pool.log.find_json("r1")->find(R"("status":200)"), std::string::npos);
 }
 
+TEST_F(DirectorTest, OnlyEndpointsOfTheSubsetAreCandidates) {
+  use_endpoints(3);
+  favour(1);
+  RequestInput in = input(R"({"model":"m"})");
+  const SubsetEntry other[] = {parse_subset_entry("127.0.0.1:9002")};
+  in.subset = other;
+  ASSERT_TRUE(director.decide(request, in).ok());
+  EXPECT_EQ(request.endpoint->id, "default/c");
+  request.reset();
+  // A port that nobody has means the address, as the reference reads it.
+  const SubsetEntry address[] = {parse_subset_entry("127.0.0.1:80")};
+  in.subset = address;
+  ASSERT_TRUE(director.decide(request, in).ok());
+  EXPECT_EQ(request.endpoint->id, "default/b");
+  for (const std::string_view nobody : {"192.168.1.99:8000", ""}) {
+    request.reset();
+    const SubsetEntry entries[] = {parse_subset_entry(nobody)};
+    in.subset = std::span(entries).first(nobody.empty() ? 0 : 1);
+    const Status status = director.decide(request, in);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kServiceUnavailable);
+    EXPECT_EQ(status.error().dropped_reason, "rejected-no-endpoints");
+  }
+  // The pool itself is well.
+  EXPECT_EQ(pool.fallback.load(), FallbackState::kNone);
+}
+
+TEST(Subset, AnEntryIsAnAddressWithOrWithoutAPort) {
+  const auto entry = [](std::string_view text) {
+    const SubsetEntry e = parse_subset_entry(text);
+    return std::string(e.address) + " " + std::to_string(e.port);
+  };
+  EXPECT_EQ(entry("10.0.0.1:8000"), "10.0.0.1 8000");
+  EXPECT_EQ(entry(" 10.0.0.1 "), "10.0.0.1 0");
+  EXPECT_EQ(entry("[fd00::1]:8000"), "fd00::1 8000");
+  EXPECT_EQ(entry("[fd00::1]"), "fd00::1 0");
+  EXPECT_EQ(entry("fd00::1"), "fd00::1 0");
+  EXPECT_EQ(entry("10.0.0.1:99999"), "10.0.0.1 0");
+}
+
+TEST_F(DirectorTest, ScoresOfThePrimaryProfileAreKeptOnDemand) {
+  use_endpoints(3);
+  favour(1);
+  RequestInput in = input(R"({"model":"m"})");
+  ASSERT_TRUE(director.decide(request, in).ok());
+  EXPECT_TRUE(request.scores.empty());
+  request.reset();
+  in.keep_scores = true;
+  ASSERT_TRUE(director.decide(request, in).ok());
+  ASSERT_EQ(request.scores.size(), 3U);
+  EXPECT_EQ(request.scores[1].host_port, "127.0.0.1:9001");
+  EXPECT_EQ(request.scores[1].total, 2.0);
+}
+
+TEST_F(DirectorTest, AMessageWithoutABodyIsNotParsedWhateverItsMethod) {
+  use_endpoints(1);
+  RequestInput in = input("");
+  in.bodyless = true;
+  ASSERT_TRUE(director.decide(request, in).ok());
+  EXPECT_EQ(request.inference.api, ApiKind::kNone);
+}
+
+TEST_F(DirectorTest, ASettledRequestKeepsWhatItsAnswerNeedsWithoutTheArena) {
+  use_endpoints(1);
+  Observer observer;
+  observer.start(pool, request, nullptr, 0);
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  Arena spare(1024);
+  request.settle(spare);
+  spare.reset(0);
+  body.assign(body.size(), '?');
+  EXPECT_EQ(request.arena.held_bytes(), 0U);
+  EXPECT_EQ(request.inference.request_id, "r1");
+  EXPECT_EQ(request.inference.incoming_model, "m");
+  EXPECT_EQ(request.record.winner, "default/a");
+  observer.head(200, "application/json", "");
+  observer.end({.status = 200, .reason = "ok", .error = nullptr, .attempts = 1, .own_bytes = 0, .wall = {}},
+               clock.now());
+  EXPECT_EQ(EndpointLive::requests_of(endpoints[0]->live->load), 0U);
+  EXPECT_NE(pool.log.find_json("r1")->find("\"status\":200"), std::string::npos);
+}
+
+TEST_F(DirectorTest, ARefusalBeforeTheDecisionIsRecordedAndItsStateCounted) {
+  use_endpoints(1);
+  const Error late{ErrorCode::kRequestTimeout, "the body did not come in time"};
+  director.refuse(request, input(""), late, FallbackState::kOverTime);
+  EXPECT_NE(pool.log.find_json("r1")->find("the body did not come in time"), std::string::npos);
+  EXPECT_EQ(metrics.fallbacks.with({"pool", "over_time"}).value(), 1U);
+  EXPECT_EQ(pool.fallback.load(), FallbackState::kNone);
+}
+
 }  // namespace
 }  // namespace penstock::director

@@ -51,6 +51,7 @@ enum class FallbackState : uint8_t {
   kNoFreshSignals,  // no candidate has a fresh value of a required signal
   kProducerFailed,  // a data producer failed; its consumers used their fallback
   kNoEndpoint,
+  kOverTime,  // the request could not be decided before its deadline
 };
 std::string_view fallback_state_name(FallbackState state);
 

@@ -91,6 +91,8 @@ std::string_view fallback_state_name(FallbackState state) {
       return "producer_failed";
     case FallbackState::kNoEndpoint:
       return "no_endpoint";
+    case FallbackState::kOverTime:
+      return "over_time";
   }
   return "none";
 }
