@@ -144,9 +144,11 @@ def code(rng, size):
     return "".join(lines)
 
 
-def write_bodies(path, size, count, stream=False, text=prose, seed=1):
-    """`count` chat requests of about `size` bytes, distinct from their first block on."""
+def write_bodies(path, size, count, stream=False, text=prose, seed=1, shared=0.0):
+    """`count` chat requests of about `size` bytes, distinct from their first block on, or after the part
+    `shared` of each prompt."""
     rng = random.Random(seed)
+    start = text(rng, int(size * shared)) if shared else ""
     with open(path, "w", encoding="utf-8") as out:
         for i in range(count):
             shell = {"model": "mock-model", "messages": [{"role": "user", "content": ""}], "max_tokens": 64,
@@ -154,7 +156,7 @@ def write_bodies(path, size, count, stream=False, text=prose, seed=1):
             if stream:
                 shell["stream"] = True
             room = size - len(json.dumps(shell)) - 12
-            shell["messages"][0]["content"] = f"{i:08d} " + text(rng, max(room, 16))
+            shell["messages"][0]["content"] = start + f"{i:08d} " + text(rng, max(room - len(start), 16))
             out.write(json.dumps(shell) + "\n")
     return path
 

@@ -7,6 +7,7 @@
 //     -k N   response body messages, 1      -z N   bytes of each, 512 (SSE when -k > 1)
 //     -g US  gap between them, 0            -s N   size of request body messages, 65536
 //     -d S   seconds measured, 2            -w S   seconds before, 0.5
+//     -n N   ends after so many exchanges, in closed loop
 //     -H     hold: opens all streams, brings each into its response phase, prints "held N", waits for a line
 //            on standard input, ends them, reports
 //
@@ -62,6 +63,7 @@ struct Options {
   size_t piece = 65536;
   double seconds = 2;
   double warm_up = 0.5;
+  uint64_t exchanges = 0;  // 0: until the time is over
   bool hold = false;
 };
 
@@ -105,7 +107,7 @@ struct Connection {
 };
 
 struct Totals {
-  uint64_t requests = 0, left_early = 0, failed = 0, immediate = 0, goaways = 0, reconnects = 0, late = 0;
+  uint64_t requests = 0, left_early = 0, failed = 0, immediate = 0, goaways = 0, reconnects = 0;
   std::vector<float> decision_us, exchange_us;
 };
 
@@ -136,7 +138,9 @@ class Generator {
     if (options_.hold) return hold();
     measure_ns_ = start_ns_ + static_cast<uint64_t>(options_.warm_up * 1e9);
     end_ns_ = measure_ns_ + static_cast<uint64_t>(options_.seconds * 1e9);
-    turn_until([&] { return now_ >= end_ns_; });
+    turn_until([&] {
+      return now_ >= end_ns_ || (options_.exchanges > 0 && totals_.requests >= options_.exchanges);
+    });
     report(static_cast<double>(now_ - measure_ns_) / 1e9);
     return totals_.failed + totals_.goaways + totals_.reconnects == 0 ? 0 : 1;
   }
@@ -685,7 +689,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   penstock::load::Options options;
   int flag = 0;
-  while ((flag = getopt(argc, argv, "p:b:c:m:r:k:z:g:s:d:w:H")) != -1) {
+  while ((flag = getopt(argc, argv, "p:b:c:m:r:k:z:g:s:d:w:n:H")) != -1) {
     switch (flag) {
       case 'p':
         options.port = std::atoi(optarg);
@@ -720,6 +724,9 @@ int main(int argc, char** argv) {
       case 'w':
         options.warm_up = std::atof(optarg);
         break;
+      case 'n':
+        options.exchanges = std::strtoull(optarg, nullptr, 10);
+        break;
       case 'H':
         options.hold = true;
         break;
@@ -731,7 +738,7 @@ int main(int argc, char** argv) {
     std::fprintf(
         stderr,
         "usage: extproc_generator -p PORT -b BODIES [-c N] [-m N] [-r N] [-k N] [-z N] [-g US] [-s N] "
-        "[-d S] [-w S] [-H]\n");
+        "[-d S] [-w S] [-n N] [-H]\n");
     return 2;
   }
   return penstock::load::Generator(options).run();
