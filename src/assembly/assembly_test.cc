@@ -502,8 +502,10 @@ TEST_F(AssemblyTest, ParsersAreTakenAsGivenAndInjectedByType) {
   EXPECT_THAT(error_of("requestHandler: {parsers: [{pluginRef: wrongParser}]}"),
               HasSubstr("system default application failed: failed to apply parser defaults: plugin type "
                         "'wrongParser' not found in registry"));
-  EXPECT_THAT(error_of("requestHandler: {parsers: [{pluginRef: vllmgrpc-parser}]}"),
-              HasSubstr("plugin type 'vllmgrpc-parser' is known to llm-d-router but not part of this build"));
+  EXPECT_THAT(
+      error_of("requestHandler: {parsers: [{pluginRef: precise-prefix-cache-producer}]}"),
+      HasSubstr(
+          "plugin type 'precise-prefix-cache-producer' is known to llm-d-router but not part of this build"));
   EXPECT_THAT(
       error_of("plugins: [{type: test-picker}]\nrequestHandler: {parsers: [{pluginRef: test-picker}]}"),
       HasSubstr("the plugin \"test-picker\" is not a parser plugin"));
@@ -648,8 +650,9 @@ TEST_F(AssemblyTest, ErrorCasesHaveTheReferencesTextAndALine) {
   EXPECT_THAT(error_of("plugins: [{type: no-such}]"),
               HasSubstr("plugin type 'no-such' is not registered (line 1)"));
   EXPECT_THAT(
-      error_of("plugins: [{type: pd-profile-handler}]"),
-      HasSubstr("plugin type 'pd-profile-handler' is known to llm-d-router but not part of this build"));
+      error_of("plugins: [{type: precise-prefix-cache-scorer}]"),
+      HasSubstr(
+          "plugin type 'precise-prefix-cache-scorer' is known to llm-d-router but not part of this build"));
   EXPECT_EQ(
       error_of("plugins:\n- type: test-plugin\n  parameters:\n    blockSize: asdf\n"),
       "failed to load the configuration - plugin instantiation failed: failed to create plugin 'test-plugin' "

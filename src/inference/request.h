@@ -24,6 +24,10 @@ enum class ApiKind : uint8_t {
   kCountTokens,   // Anthropic
   kVllmGenerate,  // /inference/v1/generate
   kSglangGenerate,
+  kVllmGrpcGenerate,  // vllm.grpc.engine.VllmEngine
+  kVllmGrpcEmbed,
+  kVertexChatCompletions,  // OpenAI JSON in google.api.HttpBody in gRPC
+  kVertexRawPredict,
 };
 std::string_view api_kind_name(ApiKind kind);
 

@@ -30,6 +30,14 @@ std::string_view api_kind_name(ApiKind kind) {
       return "vllm_generate";
     case ApiKind::kSglangGenerate:
       return "sglang_generate";
+    case ApiKind::kVllmGrpcGenerate:
+      return "vllm_grpc_generate";
+    case ApiKind::kVllmGrpcEmbed:
+      return "vllm_grpc_embed";
+    case ApiKind::kVertexChatCompletions:
+      return "vertex_chat_completions";
+    case ApiKind::kVertexRawPredict:
+      return "vertex_raw_predict";
   }
   return "none";
 }

@@ -73,6 +73,7 @@ std::string_view normal_path(std::string_view path) {
 
 bool path_ends_with(std::string_view path, std::string_view suffix) {
   if (!path.ends_with(suffix)) return false;
+  if (suffix.starts_with('.')) return true;
   return path.size() == suffix.size() || path[path.size() - suffix.size() - 1] == '/';
 }
 

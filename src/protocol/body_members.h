@@ -84,7 +84,8 @@ inline Error bad_request(std::string message) {
 
 // A path without surrounding blanks and one trailing slash.
 std::string_view normal_path(std::string_view path);
-// True when `suffix` (no leading slash) is the whole path or its last segments.
+// True when `suffix` (no leading slash) is the whole path or its last segments. A suffix that begins with a
+// dot is the end of a gRPC service's name, whatever its package, and a method.
 bool path_ends_with(std::string_view path, std::string_view suffix);
 
 }  // namespace penstock::protocol

@@ -57,6 +57,7 @@ class JsonWatcher {
   // Content of the unfinished model literal so far. REQUIRES: between model_begins and its end.
   std::string_view model_so_far() const { return capture_; }
   void give_up_model();
+  size_t max_usage_bytes() const { return max_usage_bytes_; }
   bool in_model() const { return state_ == State::kModel; }
 
  private:

@@ -8,6 +8,8 @@
 #include "protocol/openai_parser.h"
 #include "protocol/passthrough_parser.h"
 #include "protocol/sglanghttp_parser.h"
+#include "protocol/vertexai_parser.h"
+#include "protocol/vllmgrpc_parser.h"
 #include "protocol/vllmhttp_parser.h"
 
 namespace penstock::protocol {
@@ -103,6 +105,12 @@ constexpr PluginDescriptor kParsers[] = {
     {.type = SglangHttpParser::kType,
      .summary = "Reads SGLang's /generate with token ids.",
      .create = create<SglangHttpParser>},
+    {.type = VllmGrpcParser::kType,
+     .summary = "Reads vLLM's gRPC engine service: Generate and Embed.",
+     .create = create<VllmGrpcParser>},
+    {.type = VertexAiParser::kType,
+     .summary = "Reads Vertex AI's PredictionService: OpenAI bodies within gRPC.",
+     .create = create<VertexAiParser>},
     {.type = PassthroughParser::kType,
      .summary = "Takes every path no other parser claims and forwards the body unread.",
      .create = create<PassthroughParser>},

@@ -67,7 +67,8 @@ struct ParsedBody {
 // One API family, a plugin of the `requestHandler.parsers` list.
 class RequestParser : public virtual Plugin {
  public:
-  // Path suffixes this parser claims, without leading slash; empty: the fallback for everything.
+  // Path suffixes this parser claims, without leading slash; empty: the fallback for everything. One that
+  // begins with a dot matches within a segment: ".PredictionService/RawPredict".
   virtual std::span<const std::string_view> path_suffixes() const = 0;
   virtual bool can_rewrite_model() const = 0;
   // Walks the body once, to its end. Errors are kBadRequest with the reference's text; trailing data and

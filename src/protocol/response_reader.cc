@@ -2,9 +2,11 @@
 
 #include <array>
 #include <cstring>
+#include <memory>
 
 #include "base/strings.h"
 #include "protocol/byte_scan.h"
+#include "protocol/grpc_response.h"
 #include "protocol/json_cursor.h"
 #include "protocol/json_text.h"
 #include "protocol/json_watcher.h"
@@ -97,7 +99,7 @@ std::string_view without_blanks(std::string_view text) {
 //   kBare      in a line that is JSON without a field name
 //   kIgnored   in a comment, another field, or something unknown
 struct ResponseReader::State final : JsonWatcher::Events {
-  enum class Mode : uint8_t { kOff, kJson, kEvents };
+  enum class Mode : uint8_t { kOff, kJson, kEvents, kGrpc };
   enum class Line : uint8_t { kStart, kData, kBare, kIgnored };
 
   explicit State(const Options& options)
@@ -114,6 +116,7 @@ struct ResponseReader::State final : JsonWatcher::Events {
   bool wants_rewrite;
   std::string quoted_client;
   JsonWatcher watcher;
+  std::unique_ptr<GrpcResponse> grpc;  // Mode::kGrpc
 
   Mode mode = Mode::kOff;
   bool event_stream = false;
@@ -140,7 +143,7 @@ struct ResponseReader::State final : JsonWatcher::Events {
   std::string held;             // the part of an unfinished literal that earlier pieces brought
   std::string released;         // what was held and is in `out` now
 
-  bool rewriting() const { return wants_rewrite && mode != Mode::kOff; }
+  bool rewriting() const { return wants_rewrite && mode != Mode::kOff && mode != Mode::kGrpc; }
 
   void send(std::string_view text) {
     if (!text.empty()) out->push_back(text);
@@ -206,7 +209,9 @@ struct ResponseReader::State final : JsonWatcher::Events {
   void feed(std::string_view piece) {
     const char* p = piece.data();
     const char* end = p + piece.size();
-    if (mode == Mode::kJson) {
+    if (mode == Mode::kGrpc) {
+      grpc->feed(piece);
+    } else if (mode == Mode::kJson) {
       first_token = true;
       watcher.feed(p, end);
     } else {
@@ -354,7 +359,11 @@ void ResponseReader::begin(int, std::string_view content_type, std::string_view 
   content_encoding = trim(content_encoding);
   const bool readable = content_encoding.empty() || ascii_iequals(content_encoding, "identity");
   if (!readable) return;
-  if (state_->event_stream) {
+  if (GrpcResponse::reads(state_->api)) {
+    if (!type.starts_with("application/grpc")) return;
+    state_->grpc = std::make_unique<GrpcResponse>(state_->api, state_->watcher.max_usage_bytes());
+    state_->mode = State::Mode::kGrpc;
+  } else if (state_->event_stream) {
     state_->mode = State::Mode::kEvents;
   } else if (type.find("json") != std::string::npos) {
     state_->mode = State::Mode::kJson;
@@ -394,20 +403,25 @@ void ResponseReader::finish(std::vector<std::string_view>& out) {
   state.out = &out;
   state.sent = nullptr;
   if (state.mode == State::Mode::kEvents && (state.data_is_split || state.cr_pending)) state.end_split_line();
+  if (state.grpc != nullptr) state.grpc->finish();
   state.watcher.reset();
   state.release_held();
 }
 
 const Usage* ResponseReader::usage() const {
+  if (state_->grpc != nullptr) return state_->grpc->usage();
   return state_->has_usage ? &state_->usage_so_far : nullptr;
 }
 uint64_t ResponseReader::events() const {
+  if (state_->grpc != nullptr) return state_->grpc->events();
   return state_->events;
 }
 bool ResponseReader::first_token_seen() const {
+  if (state_->grpc != nullptr) return state_->grpc->first_token_seen();
   return state_->first_token;
 }
 bool ResponseReader::error_seen() const {
+  if (state_->grpc != nullptr) return state_->grpc->error_seen();
   return state_->error;
 }
 

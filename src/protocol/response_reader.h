@@ -28,7 +28,8 @@ struct Usage {
 // A model name is restored where it is the value of a "model" member at the top of a JSON value, or of its
 // "response" or "message" object, in unary JSON bodies and in the data of events, however split, spaced or
 // escaped. Usage is read from "usage" in the same places (OpenAI, Anthropic and vLLM names) and from
-// SGLang's "meta_info". Lines that are bare JSON are read like data lines.
+// SGLang's "meta_info". Lines that are bare JSON are read like data lines. Answers of the gRPC APIs are read
+// message by message (grpc_response.h); nothing in them is ever changed.
 class ResponseReader {
  public:
   struct Options {
