@@ -119,7 +119,8 @@ class HttpExchange {
   virtual const RequestHead& request() const = 0;
   virtual const ConnectionInfo& connection() const = 0;
   // Fires as soon as the client has gone (closed, half-closed after its request, reset), when the server
-  // shuts down hard, or a write failed. Noticed with no read pending, too.
+  // shuts down hard, or a write failed. Noticed with no read pending, too. HTTP/2: when the stream was reset,
+  // or the connection lost, before both sides had ended; what came before stays readable.
   virtual CancelToken cancel_token() = 0;
 
   // --- request body ---
@@ -146,15 +147,19 @@ class HttpExchange {
   virtual Task<Status> flush() = 0;
   // Sends all pieces with one system call where the socket takes them, and waits while it doesn't
   // (HttpServerOptions::write_timeout without progress gives kRequestTimeout). Chunk framing is ours.
-  // To a HEAD request the bytes are counted and dropped.
+  // To a HEAD request the bytes are counted and dropped. HTTP/2: taken at once while the stream has less
+  // than Http2ServerOptions::stream_queue_bytes waiting, and sent with what the connection's other streams
+  // say in the same turn of the loop.
   virtual Task<Status> write(std::span<const std::string_view> pieces) = 0;
   // Last bytes and the end in one system call. Trailers only with chunked framing.
   virtual Task<Status> finish(std::span<const std::string_view> pieces = {},
                               std::span<const HeaderField> trailers = {}) = 0;
   virtual bool finished() const = 0;
-  // Breaks the response off so that the client notices: closes without an end (HTTP/2: resets).
+  // Breaks the response off so that the client notices: closes without an end (HTTP/2: resets the stream
+  // with INTERNAL_ERROR, at once).
   virtual void abort() = 0;
-  // The connection is closed after this exchange (HTTP/1: "connection: close").
+  // The connection is closed after this exchange (HTTP/1: "connection: close"; HTTP/2: GOAWAY, and the end
+  // with the streams that are open).
   virtual void close_after() = 0;
 
   // A short response in one call.

@@ -7,7 +7,7 @@
 namespace penstock::io::detail {
 
 namespace {
-std::atomic<uint64_t> next_connection_id{1};
+constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr size_t kUnreadBodyKept = 64 * 1024;  // an unread body up to this is read past, beyond it we close
 constexpr Duration kWholeLinger = std::chrono::seconds(30);
 }  // namespace
@@ -15,24 +15,7 @@ constexpr Duration kWholeLinger = std::chrono::seconds(30);
 Http1Connection::Http1Connection(std::shared_ptr<HttpServer::Impl> server, ServerLoop& home, SocketPtr socket,
                                  std::shared_ptr<HttpServer::Impl::Listening> listening,
                                  const SocketAddress& peer)
-    : server_(std::move(server)), listening_(std::move(listening)), home_(home), socket_(std::move(socket)) {
-  info_.id = next_connection_id.fetch_add(1, std::memory_order_relaxed);
-  info_.peer = peer;
-  info_.local = socket_->local();
-  info_.listener = listening_->name;
-  next_ = home_.first;
-  if (next_ != nullptr) next_->previous_ = this;
-  home_.first = this;
-}
-
-Http1Connection::~Http1Connection() {
-  (previous_ != nullptr ? previous_->next_ : home_.first) = next_;
-  if (next_ != nullptr) next_->previous_ = previous_;
-  socket_.reset();
-  home_.loop.open_connections().fetch_sub(1, std::memory_order_relaxed);
-  server_->open.fetch_sub(1, std::memory_order_acq_rel);
-  server_->note_change();
-}
+    : ServerConnection(std::move(server), home, std::move(socket), std::move(listening), peer) {}
 
 void Http1Connection::force_close() {
   socket_->close();
@@ -61,9 +44,17 @@ Task<void> Http1Connection::serve() {
     info_.tls = true;
     info_.alpn = socket_->alpn();
     info_.client_certificate_names = socket_->client_certificate_subject();
+    if (info_.alpn == "h2") {
+      wants_http2_ = true;
+      co_return;
+    }
   }
   for (;;) {
     const Head head = co_await read_head();
+    if (head == Head::kHttp2) {
+      wants_http2_ = true;
+      co_return;
+    }
     if (head == Head::kClose) co_return;
     if (head == Head::kRefuse) {
       home_.bad_requests.fetch_add(1, std::memory_order_relaxed);
@@ -92,14 +83,18 @@ Task<Http1Connection::Head> Http1Connection::read_head() {
   TimePoint deadline = kNever;
   for (;;) {
     if (inbox_.pending() != 0) {
-      switch (scanner_.scan(inbox_.data(), inbox_.end, true)) {
-        case HeadScanner::Result::kComplete:
-          co_return parse_head();
-        case HeadScanner::Result::kMalformed:
-          refuse_status_ = 400;
-          co_return Head::kRefuse;
-        case HeadScanner::Result::kIncomplete:
-          break;
+      const bool maybe_http2 = begins_http2();
+      if (maybe_http2 && inbox_.pending() >= kHttp2Preface.size()) co_return Head::kHttp2;
+      if (!maybe_http2) {
+        switch (scanner_.scan(inbox_.data(), inbox_.end, true)) {
+          case HeadScanner::Result::kComplete:
+            co_return parse_head();
+          case HeadScanner::Result::kMalformed:
+            refuse_status_ = 400;
+            co_return Head::kRefuse;
+          case HeadScanner::Result::kIncomplete:
+            break;
+        }
       }
       if (inbox_.pending() >= options.max_header_bytes) {
         refuse_status_ = 431;
@@ -135,6 +130,13 @@ Task<Http1Connection::Head> Http1Connection::read_head() {
       co_return Head::kRefuse;
     }
   }
+}
+
+// What has come is the beginning of the client's HTTP/2 preface, or all of it and more.
+bool Http1Connection::begins_http2() const {
+  if (requests_ != 0 || !server_->options.http2.enabled) return false;
+  const size_t seen = std::min(inbox_.pending(), kHttp2Preface.size());
+  return received().substr(0, seen) == kHttp2Preface.substr(0, seen);
 }
 
 Http1Connection::Head Http1Connection::parse_head() {
@@ -201,6 +203,7 @@ void Http1Connection::begin_exchange() {
   in_exchange_ = true;
   home_.requests.fetch_add(1, std::memory_order_relaxed);
   home_.loop.open_streams().fetch_add(1, std::memory_order_relaxed);
+  home_.open_exchanges.fetch_add(1, std::memory_order_relaxed);
   cancel_.reset();
   writer_.reset();
   body_.start(framing_, inbox_, server_->options.max_body_bytes, server_->options.max_trailer_bytes);
@@ -249,6 +252,7 @@ Task<bool> Http1Connection::end_exchange(bool threw) {
   fields_.clear();
   in_exchange_ = false;
   home_.loop.open_streams().fetch_sub(1, std::memory_order_relaxed);
+  home_.open_exchanges.fetch_sub(1, std::memory_order_relaxed);
   if (fields_.capacity() > 64) fields_ = FieldVector();
   co_return go_on;
 }

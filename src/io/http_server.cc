@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "io/detail/http1_server.h"
+#include "io/detail/http2_server.h"
 #include "io/detail/socket.h"
 
 namespace penstock::io {
@@ -14,8 +15,15 @@ namespace {
 
 using detail::ServerLoop;
 
+std::atomic<uint64_t> next_connection_id{1};
+
 Task<void> serve_connection(std::unique_ptr<detail::Http1Connection> connection) {
   co_await connection->serve();
+  if (!connection->wants_http2()) co_return;
+  const std::string received(connection->received());
+  const auto http2 = std::make_unique<detail::Http2ServerConnection>(*connection);
+  connection.reset();
+  co_await http2->serve(received);
 }
 
 void start_connection(const std::shared_ptr<HttpServer::Impl>& server, ServerLoop& home, int fd,
@@ -92,12 +100,53 @@ void HttpServer::Impl::start_draining(ServerLoop& loop) {
 
 void HttpServer::Impl::force_close(ServerLoop& loop) {
   start_draining(loop);
-  for (detail::Http1Connection* at = loop.first; at != nullptr;) {
-    detail::Http1Connection* next = at->next_;
+  for (detail::ServerConnection* at = loop.first; at != nullptr;) {
+    detail::ServerConnection* next = at->next_;
     at->force_close();
     at = next;
   }
 }
+
+namespace detail {
+
+ServerConnection::ServerConnection(std::shared_ptr<HttpServer::Impl> server, ServerLoop& home,
+                                   SocketPtr socket, std::shared_ptr<HttpServer::Impl::Listening> listening,
+                                   const SocketAddress& peer)
+    : server_(std::move(server)), listening_(std::move(listening)), home_(home), socket_(std::move(socket)) {
+  info_.id = next_connection_id.fetch_add(1, std::memory_order_relaxed);
+  info_.peer = peer;
+  info_.local = socket_->local();
+  info_.listener = listening_->name;
+  link();
+}
+
+ServerConnection::ServerConnection(ServerConnection& from)
+    : server_(from.server_),
+      listening_(from.listening_),
+      home_(from.home_),
+      socket_(std::move(from.socket_)),
+      info_(std::move(from.info_)) {
+  from.counted_ = false;
+  link();
+}
+
+void ServerConnection::link() {
+  next_ = home_.first;
+  if (next_ != nullptr) next_->previous_ = this;
+  home_.first = this;
+}
+
+ServerConnection::~ServerConnection() {
+  (previous_ != nullptr ? previous_->next_ : home_.first) = next_;
+  if (next_ != nullptr) next_->previous_ = previous_;
+  socket_.reset();
+  if (!counted_) return;
+  home_.loop.open_connections().fetch_sub(1, std::memory_order_relaxed);
+  server_->open.fetch_sub(1, std::memory_order_acq_rel);
+  server_->note_change();
+}
+
+}  // namespace detail
 
 HttpServer::HttpServer(LoopGroup& loops, HttpServerOptions options, std::shared_ptr<HttpHandler> handler)
     : impl_(std::make_shared<Impl>()) {
@@ -202,6 +251,25 @@ HttpServer::Stats HttpServer::stats() const {
   for (const auto& home : impl_->loops) {
     out.requests += home->requests.load(std::memory_order_relaxed);
     out.bad_requests += home->bad_requests.load(std::memory_order_relaxed);
+    out.open_exchanges +=
+        home->open_exchanges.load(std::memory_order_relaxed) + home->streams.load(std::memory_order_relaxed);
+    out.http2_connections += home->http2_connections.load(std::memory_order_relaxed);
+    const auto fault = [&](detail::Http2Core::Fault kind) {
+      return home->http2_faults[static_cast<size_t>(kind)].load(std::memory_order_relaxed);
+    };
+    using Fault = detail::Http2Core::Fault;
+    out.http2_protocol_errors += fault(Fault::kProtocol);
+    out.http2_control_floods += fault(Fault::kControlFlood);
+    out.http2_continuation_floods += fault(Fault::kContinuationFlood);
+    out.http2_reset_floods += fault(Fault::kResetFlood);
+    out.http2_header_timeouts += fault(Fault::kHeaderTimeout);
+    out.http2_write_timeouts += fault(Fault::kWriteTimeout);
+    out.http2_ping_timeouts += fault(Fault::kPingTimeout);
+    out.http2_rebalanced += home->http2_rebalanced.load(std::memory_order_relaxed);
+    out.http2_refused_streams += home->http2_refused_streams.load(std::memory_order_relaxed);
+    out.http2_early_resets += home->http2_early_resets.load(std::memory_order_relaxed);
+    out.http2_stalled_streams += home->http2_stalled_streams.load(std::memory_order_relaxed);
+    out.http2_malformed_streams += home->http2_malformed_streams.load(std::memory_order_relaxed);
   }
   return out;
 }

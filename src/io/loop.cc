@@ -66,12 +66,13 @@ LoopImpl::~LoopImpl() = default;
 void LoopImpl::run() {
   stopped = false;
   while (!stopped) {
-    const bool busy = queue_first != nullptr || sockets.has_checks() || running_at < running.size() ||
-                      any_posted.load(std::memory_order_acquire);
+    const bool busy = queue_first != nullptr || ends_first != nullptr || sockets.has_checks() ||
+                      running_at < running.size() || any_posted.load(std::memory_order_acquire);
     if (sockets.turn(!busy)) on_alarm();
     run_posted();
     if (sockets.has_checks()) sockets.run_checks();
     if (queue_first != nullptr) drain();
+    if (ends_first != nullptr) run_turn_ends();
   }
 }
 
@@ -146,6 +147,38 @@ void LoopImpl::drain() {
     wait.handle_.resume();
     if (was_last) return;
   }
+}
+
+void LoopImpl::run_turn_ends() {
+  // One that is requested again while these run has its time after the next turn.
+  size_t count = 0;
+  for (const TurnEnd* end = ends_first; end != nullptr; end = end->next_) ++count;
+  while (count-- > 0 && ends_first != nullptr) {
+    TurnEnd& end = *ends_first;
+    end.cancel();
+    end.function_(end.context_);
+  }
+}
+
+// --- TurnEnd ---
+
+void TurnEnd::request() {
+  if (due_) return;
+  LoopImpl& impl = impl_of(*loop_);
+  due_ = true;
+  previous_ = impl.ends_last;
+  next_ = nullptr;
+  (previous_ != nullptr ? previous_->next_ : impl.ends_first) = this;
+  impl.ends_last = this;
+}
+
+void TurnEnd::cancel() noexcept {
+  if (!due_) return;
+  LoopImpl& impl = impl_of(*loop_);
+  due_ = false;
+  (previous_ != nullptr ? previous_->next_ : impl.ends_first) = next_;
+  (next_ != nullptr ? next_->previous_ : impl.ends_last) = previous_;
+  previous_ = next_ = nullptr;
 }
 
 }  // namespace detail

@@ -217,7 +217,11 @@ void Socket::watch(Watcher watcher, void* context) {
 }
 
 void Socket::wake_writer() {
-  if (Readiness* waiter = std::exchange(waiting_[1], nullptr)) waiter->wait_.complete(Wait::Outcome::kReady);
+  if (Readiness* waiter = std::exchange(waiting_[1], nullptr)) {
+    waiter->wait_.complete(Wait::Outcome::kReady);
+    return;
+  }
+  if (Watcher watcher = std::exchange(room_watcher_, nullptr)) watcher(room_context_);
 }
 
 ptrdiff_t Socket::tls_result(int result, bool writing) {
@@ -464,6 +468,7 @@ void Socket::close() {
     ERR_clear_error();
   }
   watcher_ = nullptr;
+  room_watcher_ = nullptr;
   if (check_queued_) {
     check_queued_ = false;
     impl_of(loop_).sockets.forget_check(this);

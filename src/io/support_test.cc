@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
@@ -23,6 +24,8 @@ RawClient::RawClient(const SocketAddress& address) {
   if (::connect(fd_, static_cast<const sockaddr*>(address.native()),
                 static_cast<socklen_t>(address.native_bytes())) != 0)
     ADD_FAILURE() << "can't connect to " << address.to_string();
+  const int on = 1;
+  ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
 RawClient::~RawClient() {

@@ -18,8 +18,8 @@ struct TlsServerOptions {
   std::vector<TlsCertificate> certificates;
   std::string client_ca_file;  // empty: client certificates are not asked for
   bool require_client_certificate = false;
-  std::vector<std::string> alpn = {"http/1.1"};  // in order of preference
-  bool allow_tls12 = true;                       // otherwise 1.3 only
+  std::vector<std::string> alpn = {"h2", "http/1.1"};  // in order of preference
+  bool allow_tls12 = true;                             // otherwise 1.3 only
 };
 
 // Server side of TLS, shared by all loops. Thread-safe.

@@ -1,65 +1,14 @@
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
-#include <string>
-#include <vector>
 
 #include "io/detail/http1_codec.h"
 #include "io/detail/message.h"
+#include "io/detail/server_connection.h"
 #include "io/detail/socket.h"
 #include "io/http_server.h"
 
-namespace penstock::io {
-
-namespace detail {
-class Http1Connection;
-
-// A server's share of one loop. Touched on that loop only, except the counters.
-struct ServerLoop {
-  explicit ServerLoop(Loop& l) : loop(l) {}
-  Loop& loop;
-  bool ready = false;  // the shutdown hook is in place
-  CancelSource stop_accepting;
-  CancelSource stop_idling;  // fires when keep-alive connections should end
-  CancelCallback on_shutdown;
-  Http1Connection* first = nullptr;
-  std::atomic<uint64_t> requests{0};
-  std::atomic<uint64_t> bad_requests{0};
-};
-}  // namespace detail
-
-struct HttpServer::Impl {
-  struct Listening {
-    std::string name;
-    std::shared_ptr<TlsServerContext> tls;
-  };
-
-  HttpServerOptions options;
-  std::shared_ptr<HttpHandler> handler;
-  std::vector<std::unique_ptr<detail::ServerLoop>> loops;
-  std::atomic<bool> draining{false};
-  std::atomic<uint64_t> accepted{0};
-  std::atomic<uint64_t> refused{0};
-  std::atomic<uint32_t> open{0};       // connections
-  std::atomic<uint32_t> accepting{0};  // accept tasks
-
-  std::mutex mutex;
-  std::condition_variable changed;  // open or accepting went down
-  bool stopped = false;
-
-  void note_change() {
-    const std::lock_guard<std::mutex> lock(mutex);
-    changed.notify_all();
-  }
-  detail::ServerLoop& least_loaded();
-  void start_draining(detail::ServerLoop& loop);
-  void force_close(detail::ServerLoop& loop);
-};
-
-namespace detail {
+namespace penstock::io::detail {
 
 // A server-side HTTP/1 connection, and the exchange that is running on it.
 //
@@ -68,17 +17,16 @@ namespace detail {
 //
 // While the handler waits, the socket's watcher reads what comes (a pipelined request) into the inbox, so
 // that the client's end or reset is noticed at once and fires the cancel token.
-class Http1Connection final : public HttpExchange {
+class Http1Connection final : public ServerConnection, public HttpExchange {
  public:
   Http1Connection(std::shared_ptr<HttpServer::Impl> server, ServerLoop& home, SocketPtr socket,
                   std::shared_ptr<HttpServer::Impl::Listening> listening, const SocketAddress& peer);
-  ~Http1Connection() override;
-  Http1Connection(const Http1Connection&) = delete;
-  Http1Connection& operator=(const Http1Connection&) = delete;
 
+  // Ends with the connection, or when the client turns out to speak HTTP/2.
   Task<void> serve();
-  // Cancels the running exchange and closes.
-  void force_close();
+  bool wants_http2() const { return wants_http2_; }
+  std::string_view received() const { return {inbox_.data() + inbox_.begin, inbox_.pending()}; }
+  void force_close() override;
 
   Loop& loop() override { return home_.loop; }
   const RequestHead& request() const override { return head_; }
@@ -101,12 +49,12 @@ class Http1Connection final : public HttpExchange {
   void close_after() override { close_after_ = true; }
 
  private:
-  friend struct penstock::io::HttpServer::Impl;
   struct Handling;
-  enum class Head : uint8_t { kComplete, kClose, kRefuse };
+  enum class Head : uint8_t { kComplete, kClose, kRefuse, kHttp2 };
 
   Task<Head> read_head();
   Head parse_head();
+  bool begins_http2() const;
   void begin_exchange();
   Task<bool> end_exchange(bool threw);
   // A response of the codec's own.
@@ -120,14 +68,6 @@ class Http1Connection final : public HttpExchange {
   void on_watch();
   Task<Status> send(std::span<const std::string_view> pieces, bool end,
                     std::span<const HeaderField> trailers);
-
-  std::shared_ptr<HttpServer::Impl> server_;
-  std::shared_ptr<HttpServer::Impl::Listening> listening_;
-  ServerLoop& home_;
-  SocketPtr socket_;
-  ConnectionInfo info_;
-  Http1Connection* previous_ = nullptr;
-  Http1Connection* next_ = nullptr;
 
   Inbox inbox_;
   HeadScanner scanner_;
@@ -148,7 +88,7 @@ class Http1Connection final : public HttpExchange {
   bool aborted_ = false;
   bool close_after_ = false;
   bool keep_alive_ = true;
+  bool wants_http2_ = false;
 };
 
-}  // namespace detail
-}  // namespace penstock::io
+}  // namespace penstock::io::detail

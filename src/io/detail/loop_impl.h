@@ -76,6 +76,31 @@ class SocketSet {
   std::vector<Socket*> running_;  // of this turn
 };
 
+// Work to be done once at the end of the running turn of the loop, after everything that the turn woke: what
+// was queued by many is then sent by one system call. Unregisters itself when destroyed.
+class TurnEnd {
+ public:
+  using Function = void (*)(void* context);
+  TurnEnd(Loop& loop, Function function, void* context)
+      : loop_(&loop), function_(function), context_(context) {}
+  TurnEnd(const TurnEnd&) = delete;
+  TurnEnd& operator=(const TurnEnd&) = delete;
+  ~TurnEnd() { cancel(); }
+
+  // No effect when it is due already. On the loop's thread.
+  void request();
+  void cancel() noexcept;
+
+ private:
+  friend struct LoopImpl;
+  Loop* loop_;
+  Function function_;
+  void* context_;
+  TurnEnd* previous_ = nullptr;
+  TurnEnd* next_ = nullptr;
+  bool due_ = false;
+};
+
 // What a Loop is made of: its sockets, the timer wheel, what was posted to it, and the waits to resume next
 // turn.
 struct LoopImpl {
@@ -92,6 +117,7 @@ struct LoopImpl {
   void enqueue(Wait& wait);
   void dequeue(Wait& wait) noexcept;
   void drain();
+  void run_turn_ends();
 
   Loop& loop;
   std::mutex posted_mutex;
@@ -106,6 +132,8 @@ struct LoopImpl {
   bool in_wheel = false;  // advance() is running: it sets the alarm afterwards
   Wait* queue_first = nullptr;
   Wait* queue_last = nullptr;
+  TurnEnd* ends_first = nullptr;
+  TurnEnd* ends_last = nullptr;
   CancelSource shutdown;
 };
 

@@ -78,6 +78,13 @@ class Socket {
   using Watcher = void (*)(void* context);
   void watch(Watcher watcher, void* context);
   void unwatch() { watcher_ = nullptr; }
+  // Runs once, when there may be room again after a write gave kWouldBlock (or took less than all) while
+  // nobody waits in writable().
+  void watch_room(Watcher watcher, void* context) {
+    room_watcher_ = watcher;
+    room_context_ = context;
+  }
+  void unwatch_room() { room_watcher_ = nullptr; }
   // Ends a pending wait for room, as if there were some.
   void wake_writer();
 
@@ -129,6 +136,8 @@ class Socket {
   Readiness* waiting_[2] = {nullptr, nullptr};  // read, write
   Watcher watcher_ = nullptr;
   void* watcher_context_ = nullptr;
+  Watcher room_watcher_ = nullptr;
+  void* room_context_ = nullptr;
   ssl_st* ssl_ = nullptr;
   std::string tls_error_;
 };

@@ -22,6 +22,8 @@ class RawClient {
   // What comes until `end` has been seen, or the peer's end.
   std::string read_until(std::string_view end);
   std::string read_to_end();
+  // One receive; empty at the end.
+  std::string receive();
   // True when the peer has ended or reset the connection.
   bool wait_closed();
   void shutdown_write() const;
@@ -30,7 +32,6 @@ class RawClient {
   void set_receive_buffer(int bytes) const;
 
  private:
-  std::string receive();
   int fd_ = -1;
 };
 
