@@ -6,21 +6,14 @@
 
 namespace penstock::io::detail {
 
-namespace {
-
-// How soon after a request a reused connection must fail to be one that the peer had closed before.
-constexpr Duration kStaleWindow = std::chrono::milliseconds(250);
-// 1xx responses in front of a final one.
-constexpr uint32_t kMaxInformational = 16;
-
-}  // namespace
-
 ClientConnection::ClientConnection(HttpClient::Impl& client, ClientPool& pool, SocketPtr socket)
     : client_(client),
       pool_(pool),
       socket_(std::move(socket)),
       peer_(socket_->peer()),
-      idle_timer_(client.loop) {}
+      idle_timer_(client.loop) {
+  ++pool_.total;
+}
 
 ClientConnection::~ClientConnection() {
   if (is_idle_) leave_idle();

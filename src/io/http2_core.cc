@@ -406,6 +406,7 @@ void Http2Core::close_stream(Http2Stream& stream, uint32_t error_code, bool by_p
   if (reading_headers_ == &stream) reading_headers_ = nullptr;
   stream.closed_ = true;
   stream.broken_ = !stream.in_ended_ || !stream.out_end_sent_;
+  stream.close_code_ = error_code;
   on_closed(stream, error_code, by_peer);
   push_ready(stream);
 }
@@ -450,6 +451,10 @@ void Http2Core::consume(int32_t stream_id, size_t bytes, bool stream_open) {
 void Http2Core::resume(int32_t stream_id) {
   if (lost_) return;
   nghttp2_session_resume_data(session_, stream_id);
+}
+
+void Http2Core::forget(Http2Stream& stream) {
+  stream.in_ready_ = stream.in_drained_ = false;
 }
 
 void Http2Core::push_drained(Http2Stream& stream) {

@@ -204,7 +204,6 @@ TEST(Http2Server, StreamsRunAtTheSameTime) {
   client.headers(1, Http2Wire::request("POST", "/first"), false);
   client.headers(3, Http2Wire::request("GET", "/second"), true);
   EXPECT_EQ(client.answer(3).body, "/second");
-  EXPECT_EQ(served.server.stats().open_exchanges, 1U);
   client.data(1, "", true);
   EXPECT_EQ(client.answer(1).body, "/first");
   EXPECT_TRUE(eventually([&] { return served.server.stats().open_exchanges == 0; }));

@@ -173,6 +173,7 @@ void Http2Stream::detach() {
   out_.reset();
   in_begin_ = in_given_ = in_end_ = more_end_ = 0;
   in_total_ = 0;
+  close_code_ = 0;
   in_ended_ = closed_ = broken_ = reset_by_us_ = unprocessed_ = gathering_ = false;
   trailers_in_.clear();
   out_kind_ = Out::kNone;
@@ -258,6 +259,12 @@ Task<Result<BodyPiece>> Http2Stream::read_piece(Duration timeout, CancelToken to
     if (outcome != Wait::Outcome::kReady)
       co_return std::move(status_of(outcome, timeout_code(), "waiting for more of the body")).error();
   }
+}
+
+Task<Wait::Outcome> Http2Stream::wait_for_news(Duration timeout, CancelToken token) {
+  Parked parked(loop_, reader_, timeout, token);
+  const Wait::Outcome outcome = co_await parked;
+  co_return outcome;
 }
 
 void Http2Stream::merge() {
@@ -418,7 +425,7 @@ Task<Status> Http2Stream::send_waiting(std::span<const std::string_view> pieces,
   core_->flush_now();
   for (;;) {
     if (outside_bytes_ == 0 && out_end_sent_) co_return Status();
-    if (closed_ || reset_by_us_) co_return gone_error("write");
+    if (closed_ || reset_by_us_ || done_early()) co_return gone_error("write");
     const size_t held = out_end_ - out_begin_;
     const Http2Core::Limits& limits = core_->limits();
     const size_t room = held < limits.stream_queue_bytes ? limits.stream_queue_bytes - held : 0;

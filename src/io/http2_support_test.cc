@@ -42,6 +42,11 @@ void Http2Wire::begin(std::vector<std::pair<uint16_t, uint32_t>> values) {
   settings(std::move(values));
 }
 
+void Http2Wire::skip_preface() {
+  constexpr size_t kPreface = 24;
+  if (fill(kPreface)) inbox_.erase(0, kPreface);
+}
+
 void Http2Wire::settings(std::vector<std::pair<uint16_t, uint32_t>> values) {
   std::string payload;
   for (const auto& [id, value] : values) {

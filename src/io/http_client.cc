@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/strings.h"
 #include "io/detail/http1_client.h"
+#include "io/detail/http2_client.h"
 
 namespace penstock::io {
 
@@ -13,43 +14,43 @@ namespace penstock::io {
 HttpCall& HttpCall::operator=(HttpCall&& other) noexcept {
   if (this != &other) {
     close();
-    connection_ = std::exchange(other.connection_, nullptr);
+    call_ = std::exchange(other.call_, nullptr);
   }
   return *this;
 }
 void HttpCall::close() {
-  if (connection_ != nullptr) std::exchange(connection_, nullptr)->release();
+  if (call_ != nullptr) std::exchange(call_, nullptr)->release();
 }
 bool HttpCall::reused() const {
-  return connection_ != nullptr && connection_->reused();
+  return call_ != nullptr && call_->reused();
 }
 bool HttpCall::failed_stale() const {
-  return connection_ != nullptr && connection_->failed_stale();
+  return call_ != nullptr && call_->failed_stale();
 }
 SocketAddress HttpCall::peer() const {
-  return connection_ != nullptr ? connection_->peer() : SocketAddress();
+  return call_ != nullptr ? call_->peer() : SocketAddress();
 }
 Task<Result<HttpCall::Sent>> HttpCall::write(std::span<const std::string_view> pieces) {
-  return connection_->write(pieces, false, {});
+  return call_->write(pieces, false, {});
 }
 Task<Result<HttpCall::Sent>> HttpCall::finish(std::span<const std::string_view> pieces,
                                               std::span<const HeaderField> trailers) {
-  return connection_->write(pieces, true, trailers);
+  return call_->write(pieces, true, trailers);
 }
 Task<Result<const ResponseHead*>> HttpCall::response() {
-  return connection_->response();
+  return call_->response();
 }
 Task<Result<BodyPiece>> HttpCall::read() {
-  return connection_->read();
+  return call_->read();
 }
 Task<Result<std::span<char>>> HttpCall::read_all(size_t limit) {
-  return connection_->read_all(limit);
+  return call_->read_all(limit);
 }
 HeaderFields HttpCall::trailers() const {
-  return connection_->trailers();
+  return call_->trailers();
 }
 std::optional<uint64_t> HttpCall::content_length() const {
-  return connection_->content_length();
+  return call_->content_length();
 }
 
 // --- pools ---
@@ -61,7 +62,8 @@ uint64_t key_of(const HttpDestination& destination) {
 }
 
 bool same(const HttpDestination& a, const HttpDestination& b) {
-  return a.port == b.port && a.tls == b.tls && a.host == b.host && a.server_name == b.server_name;
+  return a.port == b.port && a.tls == b.tls && a.http2 == b.http2 && a.host == b.host &&
+         a.server_name == b.server_name;
 }
 
 }  // namespace
@@ -77,7 +79,7 @@ detail::ClientPool* HttpClient::Impl::find(const HttpDestination& destination) {
 detail::ClientPool& HttpClient::Impl::pool_of(const HttpDestination& destination) {
   if (detail::ClientPool* pool = find(destination)) return *pool;
   if (pool_count >= sweep_at) sweep();
-  auto pool = std::make_unique<detail::ClientPool>();
+  auto pool = std::make_unique<detail::ClientPool>(loop);
   pool->destination = destination;
   const uint16_t usual = destination.tls ? 443 : 80;
   const std::string with_port = join_host_port(destination.host, destination.port);
@@ -90,8 +92,8 @@ detail::ClientPool& HttpClient::Impl::pool_of(const HttpDestination& destination
 
 void HttpClient::Impl::sweep() {
   for (auto bucket = pools.begin(); bucket != pools.end();) {
-    pool_count -=
-        static_cast<size_t>(std::erase_if(bucket->second, [](const auto& pool) { return pool->total == 0; }));
+    pool_count -= static_cast<size_t>(std::erase_if(
+        bucket->second, [](const auto& pool) { return pool->total == 0 && pool->waiting == 0; }));
     bucket = bucket->second.empty() ? pools.erase(bucket) : std::next(bucket);
   }
   sweep_at = std::max<size_t>(256, pool_count * 2);
@@ -99,6 +101,11 @@ void HttpClient::Impl::sweep() {
 
 void HttpClient::Impl::drop_idle(detail::ClientPool& pool) {
   while (pool.newest_idle != nullptr) delete pool.newest_idle;
+  for (detail::Http2ClientConnection* at = pool.http2; at != nullptr;) {
+    detail::Http2ClientConnection* next = at->next_in_pool();
+    at->close_if_idle();
+    at = next;
+  }
 }
 
 HttpClient::HttpClient(Loop& loop, HttpClientOptions options)
@@ -106,6 +113,7 @@ HttpClient::HttpClient(Loop& loop, HttpClientOptions options)
 
 HttpClient::~HttpClient() {
   drop_idle();
+  impl_->end_http2();
 }
 
 Loop& HttpClient::loop() {
@@ -116,7 +124,11 @@ HttpClient::Stats HttpClient::stats() const {
   Stats out = impl_->stats;
   uint64_t total = 0;
   for (const auto& [key, bucket] : impl_->pools)
-    for (const auto& pool : bucket) total += pool->total;
+    for (const auto& pool : bucket) {
+      total += pool->total;
+      for (const detail::Http2ClientConnection* at = pool->http2; at != nullptr; at = at->next_in_pool())
+        out.connections_idle += at->calls() == 0 ? 1 : 0;
+    }
   out.connections_busy = total - out.connections_idle;
   return out;
 }
@@ -132,8 +144,8 @@ void HttpClient::drop_idle() {
 
 // --- calls ---
 
-Task<Result<detail::ClientConnection*>> HttpClient::Impl::connect(detail::ClientPool& pool,
-                                                                  const HttpCallOptions& call_options) {
+Task<Result<detail::SocketPtr>> HttpClient::Impl::connect(detail::ClientPool& pool,
+                                                          const HttpCallOptions& call_options) {
   struct Count {
     explicit Count(uint32_t& n) : total(n) { ++total; }
     ~Count() { --total; }
@@ -167,12 +179,13 @@ Task<Result<detail::ClientConnection*>> HttpClient::Impl::connect(detail::Client
   if (pool.destination.tls) {
     const HttpDestination& to = pool.destination;
     Status status = co_await (*socket)->handshake_client(
-        *to.tls, to.server_name.empty() ? to.host : to.server_name, left(), call_options.token);
+        *to.tls, to.server_name.empty() ? to.host : to.server_name, left(), call_options.token, to.http2);
     if (!status.ok()) co_return as_gateway_error(std::move(status).error());
+    if (to.http2 && (*socket)->alpn() != "h2")
+      co_return Error{ErrorCode::kBadGateway, pool.host_field + " doesn't speak HTTP/2"};
   }
   ++stats.connections_opened;
-  ++pool.total;  // the connection's own, given back by its destructor
-  co_return new detail::ClientConnection(*this, pool, std::move(*socket));
+  co_return std::move(*socket);
 }
 
 Task<Result<HttpCall>> HttpClient::start(const HttpDestination& destination, const HttpRequest& request,
@@ -180,13 +193,17 @@ Task<Result<HttpCall>> HttpClient::start(const HttpDestination& destination, con
   if (options.token.cancelled())
     co_return Error{ErrorCode::kCancelled, "cancelled before the request was sent"};
   detail::ClientPool& pool = impl_->pool_of(destination);
+  if (destination.http2) {
+    auto call = co_await impl_->start_http2(pool, request, options);
+    co_return std::move(call);
+  }
   detail::ClientConnection* connection = options.fresh_connection ? nullptr : pool.newest_idle;
   if (connection != nullptr) {
     ++impl_->stats.connections_reused;
   } else {
-    auto made = co_await impl_->connect(pool, options);
-    if (!made.ok()) co_return std::move(made).error();
-    connection = *made;
+    auto socket = co_await impl_->connect(pool, options);
+    if (!socket.ok()) co_return std::move(socket).error();
+    connection = new detail::ClientConnection(*impl_, pool, std::move(*socket));
   }
   connection->take(options);
   HttpCall call(connection);

@@ -17,13 +17,16 @@ namespace penstock::io {
 struct HttpDestination {
   HttpDestination() {}
   HttpDestination(std::string h, uint16_t p, std::shared_ptr<TlsClientContext> t = nullptr,
-                  std::string name = {})
-      : host(std::move(h)), port(p), tls(std::move(t)), server_name(std::move(name)) {}
+                  std::string name = {}, bool over_http2 = false)
+      : host(std::move(h)), port(p), tls(std::move(t)), server_name(std::move(name)), http2(over_http2) {}
 
   std::string host;  // name or literal address, no brackets
   uint16_t port = 80;
   std::shared_ptr<TlsClientContext> tls;  // null: plain
   std::string server_name;                // SNI and verification; empty: host
+  // Calls share connections and run at the same time. Plain: with prior knowledge; TLS: by ALPN, and a peer
+  // that doesn't choose "h2" is an error.
+  bool http2 = false;
 };
 
 // "http://host:port/path?query"; https needs a context from the caller.
@@ -42,6 +45,14 @@ struct HttpClientOptions {
   size_t max_header_bytes = 64 * 1024;
   size_t max_headers = 256;
   Duration resolve_ttl = std::chrono::seconds(5);  // names are asked again after this
+  // HTTP/2: another connection is opened when each has this many calls (or what the peer allows, when that is
+  // less), up to the bound; then calls pile up, and beyond what the peer allows wait for their turn.
+  uint32_t http2_calls_per_connection = 100;
+  uint32_t http2_connections_per_destination = 8;
+  uint32_t http2_stream_window_bytes = 256 * 1024;      // of a response body not yet read
+  uint32_t http2_connection_window_bytes = 64U << 20U;  // the same of all calls together
+  Duration http2_ping_interval = Duration::zero();      // silence after which the peer is asked; zero: never
+  Duration http2_ping_timeout = std::chrono::seconds(20);
 };
 
 struct HttpRequest {
@@ -69,25 +80,28 @@ struct HttpCallOptions {
 };
 
 namespace detail {
+class ClientCall;
 class ClientConnection;
-}
+}  // namespace detail
 
-// One request and its response on one connection. Move-only; destroying it before the response has been
-// read to its end closes the connection at once, otherwise the connection returns to the pool.
-// The HttpClient must outlive it. One of its tasks at a time: send the body first, then read the answer.
+// One request and its response. Move-only; destroying it before the response has been read to its end closes
+// the connection at once (HTTP/2: resets the stream with CANCEL), otherwise the connection returns to the
+// pool. The HttpClient must outlive it. One of its tasks at a time: send the body first, then read the
+// answer; over HTTP/2 one task may write while another reads.
 class HttpCall {
  public:
   HttpCall() = default;
-  explicit HttpCall(detail::ClientConnection* connection) : connection_(connection) {}
-  HttpCall(HttpCall&& other) noexcept : connection_(std::exchange(other.connection_, nullptr)) {}
+  explicit HttpCall(detail::ClientCall* call) : call_(call) {}
+  HttpCall(HttpCall&& other) noexcept : call_(std::exchange(other.call_, nullptr)) {}
   HttpCall& operator=(HttpCall&& other) noexcept;
   ~HttpCall() { close(); }
 
-  explicit operator bool() const { return connection_ != nullptr; }
+  explicit operator bool() const { return call_ != nullptr; }
   // The connection had served a request before.
   bool reused() const;
   // After an error: the connection was reused and gave no byte of an answer, so the peer has closed it while
-  // it was idle, and the request may be sent once more on a fresh one (if its body can be).
+  // it was idle, and the request may be sent once more on a fresh one (if its body can be). HTTP/2: also when
+  // the peer says that it has not looked at the request (GOAWAY, REFUSED_STREAM).
   bool failed_stale() const;
   SocketAddress peer() const;
 
@@ -117,10 +131,10 @@ class HttpCall {
   void close();
 
  private:
-  detail::ClientConnection* connection_ = nullptr;
+  detail::ClientCall* call_ = nullptr;
 };
 
-// HTTP/1.1 client of one loop with keep-alive pools, one per destination.
+// HTTP/1.1 and HTTP/2 client of one loop with keep-alive pools, one per destination.
 class HttpClient {
  public:
   struct Stats {

@@ -15,13 +15,13 @@ namespace penstock::io {
 
 // HTTP/2's own limits. A connection that breaks one of them for good is told why (GOAWAY) and closed.
 struct Http2ServerOptions {
-  bool enabled = true;                             // off: the preface is answered 505
-  uint32_t max_concurrent_streams = 1024;          // of one connection; more are refused (REFUSED_STREAM)
-  uint32_t stream_window_bytes = 256 * 1024;       // of a request body not yet read by its handler
-  uint32_t connection_window_bytes = 1024 * 1024;  // the same of all streams together; at least 65,535
-  uint32_t max_frame_bytes = 16384;                // 16,384 to 16,777,215
-  size_t stream_queue_bytes = 256 * 1024;          // of a response, taken by write() without waiting
-  size_t connection_queue_bytes = 16UL << 20U;     // the same of all streams together
+  bool enabled = true;                           // off: the preface is answered 505
+  uint32_t max_concurrent_streams = 1024;        // of one connection; more are refused (REFUSED_STREAM)
+  uint32_t stream_window_bytes = 256 * 1024;     // of a request body not yet read by its handler
+  uint32_t connection_window_bytes = 8U << 20U;  // the same of all streams together; at least 65,535
+  uint32_t max_frame_bytes = 16384;              // 16,384 to 16,777,215
+  size_t stream_queue_bytes = 256 * 1024;        // of a response, taken by write() without waiting
+  size_t connection_queue_bytes = 16UL << 20U;   // the same of all streams together
   // Streams that the client resets before anything was written for them, or makes us reset. Others, as Envoy
   // ends every ext-proc stream after our answer, are not counted.
   uint32_t reset_burst = 1000;

@@ -394,9 +394,11 @@ Task<Status> Socket::handshake_server(TlsServerContext& context, Duration timeou
 }
 
 Task<Status> Socket::handshake_client(TlsClientContext& context, std::string server_name, Duration timeout,
-                                      CancelToken token) {
+                                      CancelToken token, bool http2) {
   ssl_ = context.impl().make_ssl(server_name);
   if (ssl_ == nullptr || SSL_set_fd(ssl_, fd_) != 1) co_return Error{ErrorCode::kIo, take_ssl_error()};
+  static constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+  if (http2) SSL_set_alpn_protos(ssl_, kHttp2, sizeof(kHttp2));
   SSL_set_connect_state(ssl_);
   co_return co_await handshake(timeout, std::move(token));
 }

@@ -1,38 +1,16 @@
 #pragma once
 
-#include <memory>
-#include <string>
-#include <unordered_map>
-#include <vector>
-
+#include "io/detail/client_pool.h"
 #include "io/detail/http1_codec.h"
 #include "io/detail/message.h"
-#include "io/detail/socket.h"
-#include "io/http_client.h"
 
-namespace penstock::io {
-
-namespace detail {
-
-class ClientConnection;
-
-// Connections of one destination on one loop. Idle ones are used newest first, so that surplus ones age out.
-struct ClientPool {
-  HttpDestination destination;
-  std::string host_field;  // what goes into "host" when the caller gives none
-  ClientConnection* newest_idle = nullptr;
-  uint32_t idle = 0;
-  uint32_t total = 0;  // idle, busy and connecting
-  std::vector<SocketAddress> addresses;
-  TimePoint resolved_at = kNever;
-  size_t next_address = 0;
-};
+namespace penstock::io::detail {
 
 // A client-side HTTP/1 connection: idle in its pool, or busy with one HttpCall.
 //
 //   busy --response read whole, all sent, keep-alive--> idle --taken--> busy
 //     \--anything else--> closed                         \--timeout/peer's end--> closed
-class ClientConnection final : private MessageWriter::Interrupt {
+class ClientConnection final : public ClientCall, private MessageWriter::Interrupt {
  public:
   ClientConnection(HttpClient::Impl& client, ClientPool& pool, SocketPtr socket);
   ~ClientConnection();
@@ -43,19 +21,19 @@ class ClientConnection final : private MessageWriter::Interrupt {
   void take(const HttpCallOptions& options);
   Task<Status> send_head(const HttpRequest& request);
   // The call has ended: into the pool, or away.
-  void release();
+  void release() override;
 
   // --- the call ---
   Task<Result<HttpCall::Sent>> write(std::span<const std::string_view> pieces, bool end,
-                                     std::span<const HeaderField> trailers);
-  Task<Result<const ResponseHead*>> response();
-  Task<Result<BodyPiece>> read();
-  Task<Result<std::span<char>>> read_all(size_t limit);
-  HeaderFields trailers() const { return body_.trailers(); }
-  std::optional<uint64_t> content_length() const;
-  bool reused() const { return uses_ > 1; }
-  bool failed_stale() const { return stale_; }
-  SocketAddress peer() const { return peer_; }
+                                     std::span<const HeaderField> trailers) override;
+  Task<Result<const ResponseHead*>> response() override;
+  Task<Result<BodyPiece>> read() override;
+  Task<Result<std::span<char>>> read_all(size_t limit) override;
+  HeaderFields trailers() const override { return body_.trailers(); }
+  std::optional<uint64_t> content_length() const override;
+  bool reused() const override { return uses_ > 1; }
+  bool failed_stale() const override { return stale_; }
+  SocketAddress peer() const override { return peer_; }
 
  private:
   friend class penstock::io::HttpClient;
@@ -100,23 +78,4 @@ class ClientConnection final : private MessageWriter::Interrupt {
   bool stale_ = false;
 };
 
-}  // namespace detail
-
-struct HttpClient::Impl {
-  Impl(Loop& l, HttpClientOptions o) : loop(l), options(o) {}
-
-  detail::ClientPool& pool_of(const HttpDestination& destination);
-  detail::ClientPool* find(const HttpDestination& destination);
-  void sweep();
-  void drop_idle(detail::ClientPool& pool);
-  Task<Result<detail::ClientConnection*>> connect(detail::ClientPool& pool, const HttpCallOptions& options);
-
-  Loop& loop;
-  HttpClientOptions options;
-  std::unordered_map<uint64_t, std::vector<std::unique_ptr<detail::ClientPool>>> pools;
-  size_t pool_count = 0;
-  size_t sweep_at = 256;  // pools without connections are forgotten when there are this many
-  Stats stats;
-};
-
-}  // namespace penstock::io
+}  // namespace penstock::io::detail

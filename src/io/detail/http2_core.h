@@ -70,9 +70,12 @@ class Http2Core {
   virtual ~Http2Core();
 
   Loop& loop() { return loop_; }
-  nghttp2_session* session() { return session_; }
+  nghttp2_session* session() const { return session_; }
   const Limits& limits() const { return limits_; }
   bool lost() const { return lost_; }
+  const std::string& lost_why() const { return lost_why_; }
+  // The socket is closed.
+  bool closed() const { return !socket_->is_open(); }
   bool is_tls() const { return socket_->is_tls(); }
 
   // Something was submitted to the session.
@@ -101,11 +104,11 @@ class Http2Core {
   void give_up(Fault fault, uint32_t error_code);
   // Closes the socket; every stream learns it.
   void lose(std::string why);
-  const std::string& lost_why() const { return lost_why_; }
-  // The socket is closed.
-  bool closed() const { return !socket_->is_open(); }
   // The open stream of that id, or nullptr.
   Http2Stream* find(int32_t stream_id);
+  // Out of the lists of what is to be told: the core itself goes.
+  static void forget(Http2Stream& stream);
+  SocketAddress peer_address() const { return socket_->peer(); }
 
   // --- hooks; none may destroy the core but on_gone() ---
   // A header block begins: the stream it belongs to, or nullptr to leave its fields unread.

@@ -82,11 +82,15 @@ class Http2Stream {
   // Error of a stream that was reset or lost; of waits that ran out.
   virtual Error gone_error(const char* doing) const = 0;
   virtual ErrorCode timeout_code() const = 0;
+  // The peer has said all it will: a writer that waits gives up.
+  virtual bool done_early() const { return false; }
   // As HttpExchange says. `max_bytes` bounds the whole body.
   Task<Result<BodyPiece>> read_piece(Duration timeout, CancelToken token, uint64_t max_bytes);
   Task<Result<std::span<char>>> read_whole(size_t limit, uint64_t max_bytes, std::optional<uint64_t> declared,
                                            Duration timeout, CancelToken token);
   bool anything_unread() const { return in_given_ != in_end_ || more_end_ != 0; }
+  // Until wake_reader(), the deadline, or the token.
+  Task<Wait::Outcome> wait_for_news(Duration timeout, CancelToken token);
   // Whoever waits for bytes or the head is resumed, inside this call.
   void wake_reader();
 
@@ -122,6 +126,7 @@ class Http2Stream {
   bool closed_ = false;    // in the session
   bool broken_ = false;    // closed before both sides had ended
   bool reset_by_us_ = false;
+  uint32_t close_code_ = 0;
   bool unprocessed_ = false;  // the peer said that it has not looked at the stream
   bool gathering_ = false;    // read_whole(): the window is given back as bytes come
   uint64_t in_total_ = 0;

@@ -44,6 +44,8 @@ class Http2Wire {
 
   // As a client: preface and SETTINGS (id, value pairs).
   void begin(std::vector<std::pair<uint16_t, uint32_t>> settings = {});
+  // As a server: past the client's preface.
+  void skip_preface();
   void settings(std::vector<std::pair<uint16_t, uint32_t>> settings);
   std::string header_block(const Fields& fields);
   // Request fields: the pseudo ones come from `target`, `method`.

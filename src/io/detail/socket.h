@@ -92,8 +92,9 @@ class Socket {
   Task<Status> finish_connect(Duration timeout, CancelToken token);
   // `Duration` is for the whole handshake. Exactly one of the contexts.
   Task<Status> handshake_server(TlsServerContext& context, Duration timeout, CancelToken token);
+  // `http2`: ALPN offers "h2" and nothing else, whatever the context says.
   Task<Status> handshake_client(TlsClientContext& context, std::string server_name, Duration timeout,
-                                CancelToken token);
+                                CancelToken token, bool http2 = false);
   bool is_tls() const { return ssl_ != nullptr; }
   std::string_view alpn() const;
   std::string client_certificate_subject() const;
