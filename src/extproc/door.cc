@@ -1,0 +1,181 @@
+#include "extproc/door.h"
+
+#include <random>
+
+#include "director/pictures.h"
+#include "extproc/core.h"
+#include "extproc/processor.h"
+
+namespace penstock::extproc {
+
+namespace {
+
+using io::GrpcCode;
+using io::GrpcServerStream;
+using io::GrpcStatus;
+using io::Task;
+
+uint64_t seed_from_system() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32U) | device();
+}
+
+// Counts a stream for as long as it lives.
+class Open {
+ public:
+  explicit Open(Core& core) : core_(core) {
+    core_.open.fetch_add(1, std::memory_order_relaxed);
+    core_.total.fetch_add(1, std::memory_order_relaxed);
+    core_.metrics.open.add(1);
+    if (core_.metrics.inflight == nullptr) return;
+    core_.metrics.inflight->add(1);
+    since_ = core_.clock.now();
+  }
+  Open(const Open&) = delete;
+  Open& operator=(const Open&) = delete;
+  ~Open() {
+    core_.open.fetch_sub(1, std::memory_order_relaxed);
+    core_.metrics.open.add(-1);
+    if (core_.metrics.inflight == nullptr) return;
+    core_.metrics.inflight->add(-1);
+    core_.metrics.duration->observe(to_seconds(core_.clock.now() - since_));
+    core_.metrics.codes->with({io::grpc_code_name(code)}).add();
+  }
+  GrpcCode code = GrpcCode::kCancelled;
+
+ private:
+  Core& core_;
+  TimePoint since_ = kNever;
+};
+
+// Answers for one message, lent by the loop.
+class Lent {
+ public:
+  explicit Lent(LoopPart& part) : part_(part), answers_(part.answers.take()) { answers_->clear(); }
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+  ~Lent() { part_.answers.give_back(std::move(answers_)); }
+  Answers& operator*() { return *answers_; }
+  Answers* operator->() { return answers_.get(); }
+
+ private:
+  LoopPart& part_;
+  std::unique_ptr<Answers> answers_;
+};
+
+Task<GrpcStatus> run(LoopPart& part, GrpcServerStream& stream) {
+  Open open(part.core);
+  Processor processor(part);
+  for (;;) {
+    const Duration patience =
+        processor.waits_for_request() ? part.core.options.body_timeout : Duration::zero();
+    GrpcServerStream::Read read = co_await stream.read_message(patience);
+    Processor::Next next = Processor::Next::kRead;
+    Lent answers(part);
+    if (read.ok() && !read->has_value()) {
+      processor.ended();
+      open.code = GrpcCode::kOk;
+      co_return GrpcStatus();
+    }
+    if (read.ok()) {
+      next = processor.message(**read, *answers);
+    } else if (read.error().code == ErrorCode::kRequestTimeout && !stream.deadline_passed() &&
+               processor.waits_for_request()) {
+      next = processor.overdue(*answers);
+    } else {
+      processor.ended();
+      GrpcStatus status = io::grpc_status_of(read.error());
+      open.code = status.code;
+      co_return status;
+    }
+    if (next == Processor::Next::kFail) {
+      open.code = processor.failure().code;
+      co_return processor.failure();
+    }
+    if (next == Processor::Next::kClose) {
+      const Status finished = co_await stream.finish(GrpcStatus(), answers->messages());
+      if (finished.ok()) open.code = GrpcCode::kOk;
+      co_return GrpcStatus();
+    }
+    if (!answers->empty()) {
+      const Status wrote = co_await stream.write_messages(answers->messages());
+      processor.sent();
+      if (!wrote.ok()) {
+        processor.ended();
+        co_return io::grpc_status_of(wrote.error());
+      }
+    } else {
+      processor.sent();
+    }
+  }
+}
+
+}  // namespace
+
+struct Door::Impl {
+  Impl(io::LoopGroup& group, telemetry::MetricRegistry& registry, const Clock& clock,
+       director::AccessLog* access_log, DoorOptions options, DoorPool pool)
+      : loops(group), core(registry, clock, access_log, options, pool), parts(group.size()) {}
+
+  // On the loop itself.
+  LoopPart& part(io::Loop& loop) {
+    std::unique_ptr<LoopPart>& part = parts[loop.index()];
+    if (part == nullptr) {
+      part =
+          std::make_unique<LoopPart>(core, &loop, loop.index(),
+                                     std::make_unique<director::TablePictures>(
+                                         *core.pool.members, *core.pool.signals, core.pool.freshness_budget));
+    }
+    return *part;
+  }
+
+  io::LoopGroup& loops;
+  Core core;
+  std::vector<std::unique_ptr<LoopPart>> parts;
+};
+
+Door::Door(io::LoopGroup& loops, telemetry::MetricRegistry& metrics, const Clock& clock,
+           director::AccessLog* access_log, DoorOptions options, DoorPool pool) {
+  if (options.seed == 0) options.seed = seed_from_system();
+  impl_ = std::make_unique<Impl>(loops, metrics, clock, access_log, options, pool);
+}
+
+Door::~Door() = default;
+
+void Door::serve(io::GrpcRouter& router) {
+  router.add(std::string(kProcessPath), [impl = impl_.get()](GrpcServerStream& stream) {
+    return run(impl->part(stream.loop()), stream);
+  });
+}
+
+void Door::begin_stop() {
+  impl_->core.stopping = true;
+}
+
+Door::Stats Door::stats() const {
+  const Core& core = impl_->core;
+  return {core.open.load(), core.undecided.load(), core.bodies.held(), core.credits.load(),
+          core.total.load()};
+}
+
+Result<std::string> Door::explain(const ExplainRequest& request) {
+  io::Loop* loop = io::Loop::current();
+  if (loop == nullptr) return Error{ErrorCode::kInternal, "explain runs on one of the loops"};
+  LoopPart& part = impl_->part(*loop);
+  std::vector<HeaderField> fields;
+  for (const auto& [name, value] : request.headers) fields.push_back({name, value});
+  std::string padded = request.body;
+  padded.append(protocol::kBodyPadding, '\0');
+  director::RequestInput input;
+  input.request_id = "explain";
+  input.method = request.method;
+  input.path = std::string_view(request.path).substr(0, request.path.find('?'));
+  input.headers = fields;
+  input.body = {padded.data(), request.body.size()};
+  input.bodyless = request.body.empty();
+  input.received_at = impl_->core.clock.now();
+  director::Request scratch;
+  return part.director.explain(scratch, input);
+}
+
+}  // namespace penstock::extproc

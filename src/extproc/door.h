@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "director/access_log.h"
+#include "director/director.h"
+#include "discovery/registry.h"
+#include "io/grpc.h"
+#include "io/loop.h"
+#include "signals/signal_table.h"
+#include "telemetry/metrics.h"
+
+namespace penstock::extproc {
+
+inline constexpr std::string_view kProcessPath = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
+
+// What to do once a request is on its way. Leaving the response phase means ending the stream with OK right
+// after the last answer to the request, so that the answer costs nothing here and nothing is seen of it; the
+// reservation is then a credit that ends with the endpoint's next fresh scrape.
+enum class ResponsePhase : uint8_t {
+  kAlways,  // stay
+  kAuto,    // leave where nothing needs the answer
+  kNever,   // leave
+};
+
+struct DoorOptions {
+  size_t piece_bytes = 62000;  // of a body in one answer; Envoy recommends less than 64 KiB
+  ResponsePhase response_phase = ResponsePhase::kAlways;
+  bool response_metrics = true;    // kAuto: the answer is needed for its metrics
+  bool outlier_detection = false;  // endpoints that answer 503 again and again are avoided for a while
+  bool emit_scores = false;
+  bool subset_filter = true;
+  bool json_errors = false;         // refusals as JSON in the client's shape instead of the reference's text
+  bool trust_request_id = true;     // take the client's x-request-id
+  bool stream_metrics = false;      // the reference's extproc_* families
+  int64_t body_bytes = 64 << 20;    // of one request; beyond: 413
+  int64_t header_bytes = 64 << 10;  // beyond: 431
+  int64_t buffered_bytes = int64_t{1} << 30;         // of request bodies in memory at once; beyond: 503
+  int64_t streams = 100000;                          // open at once; beyond: 503
+  Duration body_timeout = std::chrono::seconds(60);  // longest silence before a request is complete; then 408
+  uint64_t seed = 0;                                 // of decisions; 0: from the system
+};
+
+// The pool that is picked from. All pointers outlive the Door.
+struct DoorPool {
+  director::Pool* pool = nullptr;
+  discovery::Pool* members = nullptr;
+  signals::SignalTable* signals = nullptr;
+  Duration freshness_budget = std::chrono::seconds(2);
+};
+
+// envoy.service.ext_proc.v3.ExternalProcessor over one pool: reads each stream, lets the director decide,
+// and answers as the data plane's body modes want it. Decides nothing itself.
+//
+// Life: make it, serve() on a router before the server starts; destroy it after the loops have ended and
+// before they are destroyed.
+class Door {
+ public:
+  struct Stats {
+    int64_t open_streams = 0;
+    int64_t undecided = 0;  // streams whose request is not answered yet
+    int64_t buffered_bytes = 0;
+    int64_t credits = 0;
+    uint64_t streams = 0;
+  };
+
+  // `access_log` may be nullptr. Everything passed by reference outlives the Door.
+  Door(io::LoopGroup& loops, telemetry::MetricRegistry& metrics, const Clock& clock,
+       director::AccessLog* access_log, DoorOptions options, DoorPool pool);
+  ~Door();
+  Door(const Door&) = delete;
+  Door& operator=(const Door&) = delete;
+
+  void serve(io::GrpcRouter& router);
+  // Streams that are cut from now on are the door's doing, not the client's.
+  void begin_stop();
+  Stats stats() const;
+
+  // Where a body would go, without sending it: see director::Director::explain(). Call on one of the loops.
+  struct ExplainRequest {
+    std::string method = "POST";
+    std::string path;
+    std::string body;
+    std::vector<std::pair<std::string, std::string>> headers;  // lower-case names
+  };
+  Result<std::string> explain(const ExplainRequest& request);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace penstock::extproc

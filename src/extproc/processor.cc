@@ -1,0 +1,659 @@
+#include "extproc/processor.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/strings.h"
+#include "director/fields.h"
+#include "director/passive_health.h"
+#include "protocol/errors.h"
+#include "telemetry/log.h"
+
+namespace penstock::extproc {
+
+namespace {
+
+using Side = Answers::Side;
+
+constexpr std::string_view kDestination = "x-gateway-destination-endpoint";
+// Routes of a gateway may match it, and they are matched again after our answer.
+constexpr std::string_view kRouteModel = "x-gateway-model-name";
+constexpr std::string_view kDefaultPath = "/v1/completions";
+constexpr std::string_view kJson = "application/json";
+constexpr uint32_t kTolerated503 = 2;
+
+// Fields that describe the body as it was before a name was restored in it.
+constexpr std::array<std::string_view, 7> kBodyFields{
+    "content-length", "content-md5", "digest", "content-digest", "repr-digest", "etag", "accept-ranges"};
+
+std::string_view decimal(uint64_t value, std::span<char> out) {
+  const auto end = std::to_chars(out.data(), out.data() + out.size(), value);
+  return {out.data(), static_cast<size_t>(end.ptr - out.data())};
+}
+
+int status_of(std::string_view text) {
+  int status = 0;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), status);
+  return end.ec == std::errc() && end.ptr == text.data() + text.size() && status >= 100 && status <= 999
+             ? status
+             : 0;
+}
+
+}  // namespace
+
+Processor::Processor(LoopPart& part)
+    : part_(part), core_(part.core), watching_(part.watching.take()), share_(part.core.bodies) {}
+
+Processor::~Processor() {
+  sent();
+  ended();
+  watching_->request.reset();
+  release_deciding();
+  part_.watching.give_back(std::move(watching_));
+}
+
+void Processor::release_deciding() {
+  if (deciding_ == nullptr) return;
+  if (!settled_) watching_->request.arena.swap(deciding_->arena);
+  part_.give_back(std::move(deciding_));
+  core_.undecided.fetch_sub(1, std::memory_order_relaxed);
+  share_.release();
+}
+
+void Processor::sent() {
+  if (response_ == ResponsePhase::kDone) end(status_, local_reply_ ? "envoy_reply" : "ok", nullptr);
+  if (request_ != RequestPhase::kDecided || settled_) return;
+  settled_ = true;
+  watching_->request.settle(deciding_->arena);
+  release_deciding();
+}
+
+void Processor::ended() {
+  if (!has_request_ || ended_) return;
+  std::string_view reason = "client_disconnect";
+  int status = response_ == ResponsePhase::kNone ? 499 : status_;
+  if (core_.stopping.load(std::memory_order_relaxed)) {
+    reason = "shutdown";
+  } else if (request_ == RequestPhase::kDecided && response_mode_ == BodyMode::kNone) {
+    // No body of the answer is shown, perhaps not even its headers: the stream's end is all there is.
+    reason = response_ == ResponsePhase::kNone ? "unobserved" : local_reply_ ? "envoy_reply" : "ok";
+    if (response_ == ResponsePhase::kNone) status = 0;
+  }
+  if (request_ != RequestPhase::kDecided) {
+    part_.director.refuse(watching_->request, input(),
+                          Error{ErrorCode::kClientClosed, "the stream ended before the request did"});
+  }
+  end(status, reason, nullptr);
+}
+
+void Processor::end(int status, std::string_view reason, const Error* error, uint64_t own_bytes) {
+  if (!has_request_ || ended_) return;
+  ended_ = true;
+  core_.metrics.ends.with({reason}).add();
+  director::Observer::End how;
+  how.status = status;
+  how.reason = reason;
+  how.error = error;
+  how.attempts = request_ == RequestPhase::kDecided ? 1 : 0;
+  how.own_bytes = own_bytes;
+  if (core_.access_log != nullptr) how.wall = core_.clock.wall_now();
+  watching_->observer.end(how, core_.clock.now());
+}
+
+Processor::Next Processor::fail(io::GrpcCode code, std::string_view message) {
+  failure_ = io::GrpcStatus(code, std::string(message));
+  const Error error{ErrorCode::kBadRequest, std::string(message)};
+  if (has_request_ && request_ != RequestPhase::kDecided) {
+    part_.director.refuse(watching_->request, input(), error);
+  }
+  end(0, "protocol_error", &error);
+  telemetry::log_debug("a Process stream breaks the protocol", {{"error", message}});
+  return Next::kFail;
+}
+
+bool Processor::read_modes(const std::optional<ProtocolConfig>& config, std::string& problem) {
+  modes_known_ = true;
+  if (config) {
+    if (config->request_body_mode >= kBodyModes || config->response_body_mode >= kBodyModes) {
+      problem = "protocol_config names a body mode that this picker doesn't know (" +
+                std::to_string(config->request_body_mode) + ", " +
+                std::to_string(config->response_body_mode) + ")";
+      return false;
+    }
+    request_mode_ = static_cast<BodyMode>(config->request_body_mode);
+    response_mode_ = static_cast<BodyMode>(config->response_body_mode);
+    body_before_answer_ = config->send_body_without_waiting;
+  }
+  core_.metrics.streams[static_cast<size_t>(request_mode_)]->add();
+  return true;
+}
+
+Processor::Next Processor::message(std::string_view message, Answers& answers) {
+  now_ = core_.clock.now();
+  Incoming in;
+  if (!decode(message, in)) {
+    return fail(io::GrpcCode::kInvalidArgument, "a message is no valid ProcessingRequest");
+  }
+  if (!modes_known_) {
+    if (in.observability_mode) {
+      return fail(io::GrpcCode::kFailedPrecondition,
+                  "observability_mode: nothing can be picked where answers are ignored");
+    }
+    std::string problem;
+    if (!read_modes(in.protocol_config, problem)) return fail(io::GrpcCode::kUnimplemented, problem);
+  }
+  switch (in.part) {
+    case Part::kNothing:
+      return Next::kRead;
+    case Part::kRequestHeaders:
+      return request_headers(in, answers);
+    case Part::kRequestBody:
+      return request_body(in, answers);
+    case Part::kRequestTrailers:
+      return request_trailers(in, answers);
+    case Part::kResponseHeaders:
+      return response_headers(in, message, answers);
+    case Part::kResponseBody:
+      return response_body(in, answers);
+    case Part::kResponseTrailers:
+      return response_trailers(answers);
+  }
+  return Next::kRead;
+}
+
+// --- the request ---
+
+Processor::Next Processor::request_headers(const Incoming& in, Answers& answers) {
+  if (request_ != RequestPhase::kNone || response_ != ResponsePhase::kNone) {
+    return fail(io::GrpcCode::kInvalidArgument, "request headers came after other messages");
+  }
+  arrived_at_ = now_;
+  has_request_ = true;
+  request_ = RequestPhase::kBody;
+  deciding_ = part_.take_deciding();
+  core_.undecided.fetch_add(1, std::memory_order_relaxed);
+  Deciding& d = *deciding_;
+  d.fields.clear();
+  d.body.clear();
+  d.subset.clear();
+  d.subset_text.clear();
+  watching_->request.arena.swap(d.arena);
+  watching_->observer.start(*core_.pool.pool, watching_->request, core_.access_log, part_.index);
+  const bool too_large = in.content.size() > static_cast<size_t>(core_.options.header_bytes);
+  d.header_bytes.assign(too_large ? std::string_view() : in.content);
+  bool end_of_stream = false;
+  if (!decode_headers(d.header_bytes, d.fields, end_of_stream)) {
+    return fail(io::GrpcCode::kInvalidArgument, "request headers are no valid HttpHeaders");
+  }
+  read_fields();
+  note_subset(in.metadata);
+  if (too_large) {
+    return refuse(Error{ErrorCode::kHeadersTooLarge,
+                        "the request's headers have " + std::to_string(in.content.size()) +
+                            " bytes, the limit is " + std::to_string(core_.options.header_bytes)},
+                  "limit_headers", answers);
+  }
+  if (core_.open.load(std::memory_order_relaxed) > core_.options.streams) {
+    return refuse(Error{ErrorCode::kServiceUnavailable,
+                        "the picker serves as many streams as its limit allows (streams)"},
+                  "limit_streams", answers);
+  }
+  if (end_of_stream) {
+    body_ended_ = true;
+    return decide(answers, false);
+  }
+  switch (request_mode_) {
+    case BodyMode::kNone:
+      core_.metrics.unparsed.with({"mode"}).add();
+      return decide(answers, false);
+    case BodyMode::kStreamed:
+      if (body_before_answer_) return Next::kRead;
+      core_.metrics.unparsed.with({"mode"}).add();
+      return decide(answers, false);
+    case BodyMode::kBuffered:
+    case BodyMode::kBufferedPartial:
+      answers.headers(Side::kRequest);
+      return Next::kRead;
+    case BodyMode::kFullDuplexStreamed:
+      return Next::kRead;
+  }
+  return Next::kRead;
+}
+
+// Lower-case names, the id, method and path, and room for the declared body.
+void Processor::read_fields() {
+  Deciding& d = *deciding_;
+  std::string_view id;
+  std::string_view original;
+  std::string_view forwarded;
+  std::optional<uint64_t> length;
+  method_ = {};
+  path_ = {};
+  for (HeaderField& field : d.fields) {
+    if (std::any_of(field.name.begin(), field.name.end(), [](char c) { return c >= 'A' && c <= 'Z'; })) {
+      // The name is part of our own copy.
+      char* name = d.header_bytes.data() + (field.name.data() - d.header_bytes.data());
+      std::transform(name, name + field.name.size(), name, [](char c) { return ascii_lower(c); });
+    }
+    if (field.name == ":path") path_ = field.value;
+    if (field.name == ":method") method_ = field.value;
+    if (field.name == "x-request-id" && id.empty()) id = field.value;
+    if (field.name == "content-length") length = parse_u64(field.value);
+    if (field.name == "x-original-path") original = field.value;
+    if (field.name == "x-forwarded-path") forwarded = field.value;
+  }
+  if (path_.empty()) path_ = original;
+  if (path_.empty()) path_ = forwarded;
+  if (path_.empty()) path_ = kDefaultPath;
+  path_ = path_.substr(0, path_.find('?'));
+  request_id_ = core_.options.trust_request_id ? director::usable_request_id(id) : std::string_view();
+  made_id_ = request_id_.empty();
+  if (made_id_) {
+    director::make_request_id(part_.random, d.made_id);
+    request_id_ = {d.made_id.data(), d.made_id.size()};
+  }
+  if (length && *length <= static_cast<uint64_t>(core_.options.body_bytes)) {
+    // A promise: memory for more than a little is taken as it comes.
+    d.body.reserve(std::min<size_t>(*length, size_t{4} << 20));
+  }
+}
+
+// The subset of the latest message that has one: a list, or a text with commas.
+void Processor::note_subset(std::string_view metadata) {
+  if (metadata.empty() || !core_.options.subset_filter) return;
+  const auto value = find_metadata(metadata, "envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset");
+  if (!value) return;
+  Deciding& d = *deciding_;
+  std::string text;
+  const auto add = [&text](std::string_view entry) {
+    text += entry;
+    text += ',';
+  };
+  if (!each_text(*value, add)) {
+    const auto list = value_text(*value);
+    if (!list) return;
+    if (!trim(*list).empty()) add(*list);
+  }
+  subset_given_ = true;
+  d.subset_text = std::move(text);
+  d.subset.clear();
+  for (const std::string_view entry : split(d.subset_text, ',')) {
+    if (!trim(entry).empty()) d.subset.push_back(director::parse_subset_entry(entry));
+  }
+}
+
+Processor::Next Processor::request_body(const Incoming& in, Answers& answers) {
+  std::string_view bytes;
+  bool end_of_stream = false;
+  if (!decode_body(in.content, bytes, end_of_stream)) {
+    return fail(io::GrpcCode::kInvalidArgument, "a request body is no valid HttpBody");
+  }
+  if (request_ == RequestPhase::kNone) {
+    return fail(io::GrpcCode::kInvalidArgument, "a request body came before its headers");
+  }
+  if (body_ended_) {
+    return fail(io::GrpcCode::kInvalidArgument, "a request body came after its end");
+  }
+  if (request_ == RequestPhase::kDecided) {
+    // Decided on the headers: the chunks pass.
+    if (request_mode_ != BodyMode::kStreamed) {
+      return fail(io::GrpcCode::kInvalidArgument, "a request body came after the decision");
+    }
+    body_ended_ = end_of_stream;
+    answers.body(Side::kRequest);
+    return end_of_stream ? after_request() : Next::kRead;
+  }
+  if (response_ != ResponsePhase::kNone) return Next::kRead;  // the data plane has answered itself
+  note_subset(in.metadata);
+  Deciding& d = *deciding_;
+  const size_t size = d.body.size() + bytes.size();
+  if (size > static_cast<size_t>(core_.options.body_bytes)) {
+    return refuse(Error{ErrorCode::kPayloadTooLarge, "the request body has more than " +
+                                                         std::to_string(core_.options.body_bytes) +
+                                                         " bytes, which is the limit (limits.bodyBytes)"},
+                  "limit_body", answers);
+  }
+  if (!share_.resize(static_cast<int64_t>(size))) {
+    return refuse(Error{ErrorCode::kServiceUnavailable,
+                        "the picker holds as many bytes of request bodies as its limit allows (" +
+                            std::to_string(core_.bodies.limit()) + ", bufferedBytes)"},
+                  "limit_buffered", answers);
+  }
+  d.body.append(bytes);
+  body_ended_ = end_of_stream;
+  ++chunks_;
+  // A buffered body comes in one message, whatever its end_of_stream says: trailers may follow.
+  const bool buffered = request_mode_ == BodyMode::kBuffered || request_mode_ == BodyMode::kBufferedPartial;
+  if (!end_of_stream && !buffered) return Next::kRead;
+  return decide(answers, true);
+}
+
+Processor::Next Processor::request_trailers(const Incoming& in, Answers& answers) {
+  if (request_ == RequestPhase::kNone) {
+    return fail(io::GrpcCode::kInvalidArgument, "request trailers came before the headers");
+  }
+  if (trailers_) return fail(io::GrpcCode::kInvalidArgument, "request trailers came twice");
+  trailers_ = true;
+  if (request_ == RequestPhase::kBody) {
+    if (response_ != ResponsePhase::kNone) return Next::kRead;
+    note_subset(in.metadata);
+    if (request_mode_ != BodyMode::kFullDuplexStreamed && request_mode_ != BodyMode::kStreamed) {
+      return refuse(Error{ErrorCode::kBadRequest, "the request has trailers but no body"}, "rejected",
+                    answers);
+    }
+    return decide(answers, true);
+  }
+  body_ended_ = true;
+  answers.trailers(Side::kRequest);
+  return after_request();
+}
+
+director::RequestInput Processor::input() const {
+  director::RequestInput input;
+  input.request_id = request_id_;
+  input.method = method_;
+  input.path = path_;
+  input.headers = deciding_->fields;
+  input.received_at = arrived_at_;
+  if (subset_given_) input.subset = deciding_->subset;
+  input.keep_scores = core_.options.emit_scores;
+  return input;
+}
+
+Processor::Next Processor::decide(Answers& answers, bool whole_body) {
+  director::Request& request = watching_->request;
+  director::RequestInput in = input();
+  if (whole_body) {
+    in.body = deciding_->body.padded();
+  } else {
+    in.bodyless = true;
+  }
+  Status decided = part_.director.decide(request, in);
+  if (!decided.ok() && decided.error().code == ErrorCode::kBadRequest && whole_body && !body_ended_ &&
+      request_mode_ == BodyMode::kBufferedPartial) {
+    // What came is probably the beginning of a body that was too large for the data plane's buffer.
+    core_.metrics.unparsed.with({"partial"}).add();
+    whole_body = false;
+    in.body = {};
+    in.bodyless = true;
+    decided = part_.director.decide(request, in);
+  }
+  if (!decided.ok()) return answer_refusal(decided.error(), "rejected", answers);
+  request_ = RequestPhase::kDecided;
+  answer_choice(answers, whole_body);
+  const bool more_to_come = !body_ended_ && !trailers_ && request_mode_ == BodyMode::kStreamed;
+  return more_to_come ? Next::kRead : after_request();
+}
+
+// Fills `set` and `remove`: what the request's headers must say besides the destination.
+void Processor::header_changes(bool whole_body) {
+  Deciding& d = *deciding_;
+  const director::Request& request = watching_->request;
+  d.set.clear();
+  d.remove.clear();
+  const bool rewritten = !request.rewritten.pieces.empty();
+  const size_t size = rewritten ? request.rewritten.size : d.body.size();
+  // In full duplex the data plane drops the length whatever we say; elsewhere the client's still holds unless
+  // the body changes.
+  if (whole_body && size != 0 && (rewritten || request_mode_ == BodyMode::kFullDuplexStreamed)) {
+    d.set.push_back({"content-length", decimal(size, d.length_digits)});
+  }
+  if (made_id_) d.set.push_back({"x-request-id", request_id_});
+  for (const HeaderField& field : d.fields) {
+    // A compressed answer could not be read, and no name restored in it.
+    const bool hides_answer = field.name == "accept-encoding" && request.restore_model;
+    if (!hides_answer && (!director::is_control_field(field.name) || field.name == kDestination ||
+                          field.name == kRouteModel)) {
+      continue;
+    }
+    if (std::find(d.remove.begin(), d.remove.end(), field.name) == d.remove.end()) {
+      d.remove.push_back(field.name);
+    }
+  }
+}
+
+void Processor::answer_choice(Answers& answers, bool whole_body) {
+  const director::Request& request = watching_->request;
+  header_changes(whole_body);
+  Choice choice;
+  choice.destination = request.destination;
+  choice.scores = request.scores;
+  choice.headers = {deciding_->set, deciding_->remove};
+  const bool rewritten = !request.rewritten.pieces.empty();
+  const bool buffered = request_mode_ == BodyMode::kBuffered || request_mode_ == BodyMode::kBufferedPartial;
+  if (buffered && chunks_ != 0) {
+    Replacement body;
+    body.replace = rewritten;
+    body.pieces = request.rewritten.pieces;
+    answers.choice_on_body(choice, body);
+    return;
+  }
+  answers.choice_on_headers(choice);
+  if (!whole_body) return;
+  if (request_mode_ == BodyMode::kFullDuplexStreamed) {
+    const std::string_view unchanged[] = {request.body.view()};
+    const std::span<const std::string_view> pieces =
+        rewritten ? request.rewritten.pieces : std::span<const std::string_view>(unchanged);
+    const size_t count = answers.streamed_body(Side::kRequest, pieces, core_.options.piece_bytes, !trailers_);
+    core_.metrics.pieces[0]->add(count);
+  } else {
+    // STREAMED: one answer a chunk. A new body goes out with the first, the others are emptied.
+    for (uint32_t i = 0; i < chunks_; ++i) {
+      Replacement body;
+      body.replace = rewritten;
+      if (i == 0) body.pieces = request.rewritten.pieces;
+      answers.body(Side::kRequest, body);
+    }
+  }
+  if (trailers_) answers.trailers(Side::kRequest);
+}
+
+bool Processor::leaves() const {
+  const director::Request& request = watching_->request;
+  if (request.parsed.skip_response) return true;
+  switch (core_.options.response_phase) {
+    case extproc::ResponsePhase::kAlways:
+      return false;
+    case extproc::ResponsePhase::kNever:
+      return true;
+    case extproc::ResponsePhase::kAuto:
+      return request.policy->load_estimator == nullptr && !request.policy->flow_control &&
+             !core_.options.outlier_detection && !request.restore_model && !core_.options.response_metrics;
+  }
+  return false;
+}
+
+Processor::Next Processor::after_request() {
+  // Only after the last answer of the request: earlier the data plane would lose what it has sent already.
+  const bool complete =
+      body_ended_ || trailers_ || request_mode_ == BodyMode::kNone || request_mode_ == BodyMode::kBuffered;
+  if (!complete || response_ != ResponsePhase::kNone || !leaves()) return Next::kRead;
+  part_.credits.add(std::move(watching_->request.load));
+  end(0, "left_response_phase", nullptr);
+  return Next::kClose;
+}
+
+Processor::Next Processor::refuse(const Error& error, std::string_view reason, Answers& answers,
+                                  FallbackState state) {
+  part_.director.refuse(watching_->request, input(), error, state);
+  return answer_refusal(error, reason, answers);
+}
+
+Processor::Next Processor::answer_refusal(const Error& error, std::string_view reason, Answers& answers) {
+  Deciding& d = *deciding_;
+  const int status = protocol::error_status(error.code).http_status;
+  d.set.clear();
+  if (core_.options.json_errors) {
+    d.error_body = protocol::error_body(error, watching_->request.inference.api, path_, request_id_);
+    d.set.push_back({"content-type", kJson});
+    d.set.push_back({"x-request-id", request_id_});
+  } else {
+    d.error_body = protocol::reference_error_text(error);
+  }
+  if (!error.dropped_reason.empty()) {
+    d.set.push_back({"x-llm-d-request-dropped-reason", error.dropped_reason});
+  }
+  answers.immediate({status, d.set, d.error_body});
+  std::array<char, 8> digits;
+  core_.metrics.immediate.with({decimal(static_cast<uint64_t>(status), digits), reason}).add();
+  end(status, reason, &error, d.error_body.size());
+  return Next::kClose;
+}
+
+Processor::Next Processor::overdue(Answers& answers) {
+  now_ = core_.clock.now();
+  const Error error{ErrorCode::kRequestTimeout, "the request body did not come within " +
+                                                    std::to_string(to_seconds(core_.options.body_timeout)) +
+                                                    " s"};
+  if (request_ == RequestPhase::kNone) {
+    failure_ = io::GrpcStatus(io::GrpcCode::kDeadlineExceeded, "no request headers came");
+    return Next::kFail;
+  }
+  return refuse(error, "deadline", answers, FallbackState::kOverTime);
+}
+
+// --- the response ---
+
+// The data plane's own answers have a status, a length and a type, and nothing that a server adds; what an
+// engine sent carries more, or the data plane says where it came from.
+bool Processor::is_local_reply(std::string_view message, int status) const {
+  if (status < 400) return false;
+  bool plain = false;
+  for (const HeaderField& field : part_.fields) {
+    if (field.name == ":status" || field.name == "content-length") continue;
+    if (field.name == "content-type") {
+      plain = field.value == "text/plain";
+      continue;
+    }
+    if (field.name == "x-envoy-overloaded" || field.name == "retry-after") continue;
+    return false;
+  }
+  if (!plain) return false;
+  const auto upstream = find_attribute(message, "upstream.address");
+  return !upstream || value_text(*upstream).value_or("").empty();
+}
+
+void Processor::note_served(const Incoming& in) {
+  const auto value = find_metadata(in.metadata, "envoy.lb", "x-gateway-destination-endpoint-served");
+  if (!value) return;
+  const std::string_view served = value_text(*value).value_or("");
+  if (!served.empty() && served != watching_->request.record.winner_host_port) {
+    core_.metrics.served_elsewhere.add();
+  }
+}
+
+Processor::Next Processor::response_headers(const Incoming& in, std::string_view message, Answers& answers) {
+  if (response_ != ResponsePhase::kNone) {
+    return fail(io::GrpcCode::kInvalidArgument, "response headers came twice");
+  }
+  std::vector<HeaderField>& fields = part_.fields;
+  fields.clear();
+  bool end_of_stream = false;
+  if (!decode_headers(in.content, fields, end_of_stream)) {
+    return fail(io::GrpcCode::kInvalidArgument, "response headers are no valid HttpHeaders");
+  }
+  const bool decided = request_ == RequestPhase::kDecided;
+  response_ = ResponsePhase::kBody;
+  std::string_view type;
+  std::string_view encoding;
+  for (const HeaderField& field : fields) {
+    if (field.name == ":status" || (field.name == "status" && status_ == 0)) status_ = status_of(field.value);
+    if (ascii_iequals(field.name, "content-type")) type = field.value;
+    if (ascii_iequals(field.name, "content-encoding")) encoding = field.value;
+  }
+  std::array<HeaderField, 1> set{{{"x-went-into-resp-headers", "true"}}};
+  std::array<std::string_view, kBodyFields.size()> remove;
+  size_t removed = 0;
+  if (!decided) {
+    // The data plane answered before it had the whole request, or shows responses only.
+    if (has_request_) {
+      part_.director.refuse(watching_->request, input(), Error{ErrorCode::kClientClosed, "not decided"});
+      end(status_, "envoy_reply", nullptr);
+    }
+  } else {
+    note_served(in);
+    if (is_local_reply(message, status_)) {
+      std::array<char, 8> digits;
+      core_.metrics.local_replies.with({decimal(static_cast<uint64_t>(status_), digits)}).add();
+      local_reply_ = true;
+    } else {
+      observed_ = true;
+      watching_->observer.head(status_, type, encoding);
+      restores_ = watching_->observer.rewrites();
+      if (core_.options.outlier_detection) {
+        const Endpoint& endpoint = *watching_->request.endpoint;
+        if (status_ == 503) {
+          if (director::note_failure(endpoint, now_, kTolerated503)) core_.metrics.ejections.add();
+        } else if (status_ < 500) {
+          director::note_success(endpoint);
+        }
+      }
+      if (restores_) {
+        for (const std::string_view name : kBodyFields) {
+          if (find_header(fields, name)) remove[removed++] = name;
+        }
+      }
+    }
+  }
+  answers.headers(Side::kResponse, {set, std::span(remove).first(removed)});
+  if (end_of_stream) return response_ends();
+  return Next::kRead;
+}
+
+Processor::Next Processor::response_ends() {
+  response_ = ResponsePhase::kDone;
+  return Next::kRead;
+}
+
+Processor::Next Processor::response_body(const Incoming& in, Answers& answers) {
+  std::string_view bytes;
+  bool end_of_stream = false;
+  if (!decode_body(in.content, bytes, end_of_stream)) {
+    return fail(io::GrpcCode::kInvalidArgument, "a response body is no valid HttpBody");
+  }
+  if (response_ != ResponsePhase::kBody) {
+    return fail(io::GrpcCode::kInvalidArgument, response_ == ResponsePhase::kNone
+                                                    ? "a response body came before its headers"
+                                                    : "a response body came after its end");
+  }
+  std::vector<std::string_view>& pieces = part_.pieces;
+  pieces.clear();
+  // What a buffered answer leaves out passes by itself.
+  const bool last =
+      end_of_stream || response_mode_ == BodyMode::kBuffered || response_mode_ == BodyMode::kBufferedPartial;
+  if (observed_) {
+    watching_->observer.piece(bytes, now_, pieces);
+    if (last) watching_->observer.body_end(pieces);
+  } else if (!bytes.empty()) {
+    pieces.push_back(bytes);
+  }
+  if (response_mode_ == BodyMode::kFullDuplexStreamed) {
+    core_.metrics.pieces[1]->add(
+        answers.streamed_body(Side::kResponse, pieces, core_.options.piece_bytes, end_of_stream));
+  } else {
+    Replacement body;
+    body.replace = restores_;
+    body.pieces = pieces;
+    answers.body(Side::kResponse, body);
+  }
+  return last ? response_ends() : Next::kRead;
+}
+
+Processor::Next Processor::response_trailers(Answers& answers) {
+  if (response_ == ResponsePhase::kNone) {
+    return fail(io::GrpcCode::kInvalidArgument, "response trailers came before the headers");
+  }
+  if (response_ == ResponsePhase::kBody && observed_) {
+    std::vector<std::string_view>& pieces = part_.pieces;
+    pieces.clear();
+    watching_->observer.body_end(pieces);
+    if (response_mode_ == BodyMode::kFullDuplexStreamed) {
+      core_.metrics.pieces[1]->add(
+          answers.streamed_body(Side::kResponse, pieces, core_.options.piece_bytes, false));
+    }
+  }
+  answers.trailers(Side::kResponse);
+  return response_ends();
+}
+
+}  // namespace penstock::extproc
