@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
 #include <utility>
 
+#include "assembly/pool_pages.h"
 #include "base/strings.h"
 #include "config/api_keys.h"
+#include "io/run_on.h"
 #include "telemetry/log.h"
 
 namespace penstock::gateway {
@@ -17,11 +17,6 @@ namespace {
 
 std::string full_name(const config::PoolSettings& settings) {
   return settings.ns + "/" + settings.name;
-}
-
-// For the admin pages, which must not read settings that a reload replaces.
-std::string full_name(const director::Pool& pool) {
-  return pool.ns + "/" + pool.name;
 }
 
 Result<std::vector<io::HttpDestination>> service_targets(const config::ServiceSettings& service) {
@@ -370,80 +365,29 @@ bool ServeRuntime::ready() const {
 std::string ServeRuntime::readiness_json() const {
   std::string out = fmt::format("{{\"ready\":{},\"listening\":{},\"draining\":{},\"pools\":[", ready(),
                                 listening_.load(), draining_.load());
-  for (size_t i = 0; i < pools_.size(); ++i) {
-    out += fmt::format("{}{{\"name\":{},\"endpoints\":{},\"scraped\":{},\"policy_epoch\":{}}}",
-                       i == 0 ? "" : ",", json_quote(full_name(pools_[i]->pool())),
-                       pools_[i]->members().snapshot()->endpoints.size(), pools_[i]->ready(),
-                       pools_[i]->policy()->epoch);
-  }
-  return out + "]}\n";
+  return out + assembly::readiness_list_json(pools_) + "]}\n";
 }
 
 std::string ServeRuntime::decisions_json(size_t limit) const {
-  std::string out = "[";
-  for (const auto& pool : pools_) {
-    std::string list = pool->pool().log.list_json(limit);
-    if (list.size() <= 2) continue;
-    if (out.size() > 1) out += ',';
-    out.append(list, 1, list.rfind(']') - 1);
-  }
-  return out + "]\n";
+  return assembly::decisions_json(pools_, limit);
 }
 
 std::optional<std::string> ServeRuntime::decision_json(std::string_view request_id) const {
-  for (const auto& pool : pools_) {
-    if (auto found = pool->pool().log.find_json(request_id)) return found;
-  }
-  return std::nullopt;
+  return assembly::decision_json(pools_, request_id);
 }
 
 std::string ServeRuntime::plugin_states_json() const {
-  std::string out = "{\"pools\":{";
-  for (size_t i = 0; i < pools_.size(); ++i) {
-    out += fmt::format("{}{}:{{\"plugins\":{{", i == 0 ? "" : ",", json_quote(full_name(pools_[i]->pool())));
-    bool first = true;
-    for (const auto& plugin : pools_[i]->policy()->plugins) {
-      out += fmt::format("{}{}:{{\"name\":{},\"type\":{},", first ? "" : ",", json_quote(plugin->name()),
-                         json_quote(plugin->name()), json_quote(plugin->type()));
-      const auto state = plugin->dump_state();
-      out += state ? "\"state\":" + *state : "\"message\":\"plugin does not support state collection\"";
-      out += '}';
-      first = false;
-    }
-    out += "}}";
-  }
-  return out + "}}\n";
+  return assembly::plugin_states_json(pools_);
 }
 
 std::string ServeRuntime::configuration_text() const {
-  std::string out;
-  for (const auto& pool : pools_) {
-    const auto policy = pool->policy();
-    out += fmt::format("pool {} (policy epoch {})\n{}\n", full_name(pool->pool()), policy->epoch,
-                       policy->effective_config);
-    for (const std::string& warning : policy->warnings) out += "warning: " + warning + "\n";
-  }
-  return out;
+  return assembly::configuration_text(pools_);
 }
 
 Result<std::string> ServeRuntime::explain(Gateway::ExplainRequest request) const {
-  struct Shared {
-    std::mutex mutex;
-    std::condition_variable done;
-    std::optional<Result<std::string>> result;
-  };
-  const auto shared = std::make_shared<Shared>();
-  loops_->at(0).post([shared, gateway = gateway_.get(), request = std::move(request)] {
-    Result<std::string> result = gateway->explain(request);
-    const std::lock_guard lock(shared->mutex);
-    shared->result = std::move(result);
-    shared->done.notify_one();
+  return io::run_on(loops_->at(0), [gateway = gateway_.get(), request = std::move(request)] {
+    return gateway->explain(request);
   });
-  std::unique_lock lock(shared->mutex);
-  if (!shared->done.wait_for(lock, std::chrono::seconds(5), [&] { return shared->result.has_value(); })) {
-    return Error{ErrorCode::kServiceUnavailable, "the event loop did not answer within 5 s"};
-  }
-  return std::move(*shared->result);
 }
 
 }  // namespace penstock::gateway

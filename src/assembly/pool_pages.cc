@@ -1,0 +1,76 @@
+#include "assembly/pool_pages.h"
+
+#include <fmt/format.h>
+
+#include "base/strings.h"
+
+namespace penstock::assembly {
+
+namespace {
+
+// Not of the settings, which a reload replaces.
+std::string full_name(PoolRuntime& pool) {
+  return pool.pool().ns + "/" + pool.pool().name;
+}
+
+}  // namespace
+
+std::string readiness_list_json(Pools pools) {
+  std::string out;
+  for (size_t i = 0; i < pools.size(); ++i) {
+    out += fmt::format("{}{{\"name\":{},\"endpoints\":{},\"scraped\":{},\"policy_epoch\":{}}}",
+                       i == 0 ? "" : ",", json_quote(full_name(*pools[i])),
+                       pools[i]->members().snapshot()->endpoints.size(), pools[i]->ready(),
+                       pools[i]->policy()->epoch);
+  }
+  return out;
+}
+
+std::string decisions_json(Pools pools, size_t limit) {
+  std::string out = "[";
+  for (const auto& pool : pools) {
+    std::string list = pool->pool().log.list_json(limit);
+    if (list.size() <= 2) continue;
+    if (out.size() > 1) out += ',';
+    out.append(list, 1, list.rfind(']') - 1);
+  }
+  return out + "]\n";
+}
+
+std::optional<std::string> decision_json(Pools pools, std::string_view request_id) {
+  for (const auto& pool : pools) {
+    if (auto found = pool->pool().log.find_json(request_id)) return found;
+  }
+  return std::nullopt;
+}
+
+std::string plugin_states_json(Pools pools) {
+  std::string out = "{\"pools\":{";
+  for (size_t i = 0; i < pools.size(); ++i) {
+    out += fmt::format("{}{}:{{\"plugins\":{{", i == 0 ? "" : ",", json_quote(full_name(*pools[i])));
+    bool first = true;
+    for (const auto& plugin : pools[i]->policy()->plugins) {
+      out += fmt::format("{}{}:{{\"name\":{},\"type\":{},", first ? "" : ",", json_quote(plugin->name()),
+                         json_quote(plugin->name()), json_quote(plugin->type()));
+      const auto state = plugin->dump_state();
+      out += state ? "\"state\":" + *state : "\"message\":\"plugin does not support state collection\"";
+      out += '}';
+      first = false;
+    }
+    out += "}}";
+  }
+  return out + "}}\n";
+}
+
+std::string configuration_text(Pools pools) {
+  std::string out;
+  for (const auto& pool : pools) {
+    const auto policy = pool->policy();
+    out += fmt::format("pool {} (policy epoch {})\n{}\n", full_name(*pool), policy->epoch,
+                       policy->effective_config);
+    for (const std::string& warning : policy->warnings) out += "warning: " + warning + "\n";
+  }
+  return out;
+}
+
+}  // namespace penstock::assembly

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "assembly/pool_runtime.h"
+#include "base/clock.h"
+#include "base/result.h"
+#include "config/manifests.h"
+#include "config/settings.h"
+#include "extproc/door.h"
+#include "extproc/health.h"
+#include "io/http_server.h"
+#include "io/loop.h"
+#include "telemetry/metrics.h"
+
+namespace penstock::extproc {
+
+// What `penstock epp` runs on.
+struct EppOptions {
+  config::PoolSettings pool;
+  std::string manifests;  // rewrites, objectives and the InferencePool, from files; "" none
+  DoorOptions door;
+  int64_t loops = 0;  // 0: one per core
+  config::TelemetrySettings telemetry;
+  config::ListenerLimits limits;
+
+  std::string grpc_address = ":9002";
+  std::string health_address = ":9003";  // "" none
+  bool health_on_grpc = false;           // the static health service beside ext-proc
+  size_t max_receive_message_bytes = size_t{65} << 20;
+  size_t max_send_message_bytes = 0;  // 0: no limit
+  bool secure = true;                 // TLS on the gRPC address
+  std::string cert_folder;            // tls.crt and tls.key; "": a self-signed certificate made at start
+  bool cert_reload = false;           // when the files change
+  bool allow_tls12 = true;
+};
+
+// An endpoint picker process without its command line: event loops, one pool, signals, the gRPC listeners.
+//
+// Life: create() checks everything that can be checked without the network; start() listens; begin_drain()
+// and stop() end it. reload() reads every file again. All from one thread, which runs none of the loops.
+class EppRuntime {
+ public:
+  static Result<std::unique_ptr<EppRuntime>> create(EppOptions options);
+  ~EppRuntime();
+  EppRuntime(const EppRuntime&) = delete;
+  EppRuntime& operator=(const EppRuntime&) = delete;
+
+  Status start();
+  // Files again: configuration, manifests, endpoints, certificates. Each part that fails keeps its former
+  // state; the first failure is returned, all are logged.
+  Status reload(EppOptions options);
+  // Health says NOT_SERVING; streams are served on, new ones too: data planes leave by themselves.
+  void begin_drain();
+  // Streams whose response still passes; 0: drained.
+  int64_t active_streams() const;
+  // Gives open streams up to `drain`, then cuts them; ends the loops.
+  void stop(Duration drain);
+  // To be called about once a second: takes a changed certificate, keeps health up to date, gives memory back
+  // after load.
+  void tick();
+
+  // --- for the admin pages; any thread ---
+  bool ready() const;
+  std::string readiness_json() const;
+  std::string decisions_json(size_t limit) const;
+  std::optional<std::string> decision_json(std::string_view request_id) const;
+  std::string plugin_states_json() const;
+  std::string configuration_text() const;
+  Result<std::string> explain(Door::ExplainRequest request) const;
+  telemetry::MetricRegistry& metrics() { return metrics_; }
+  // After start(): what was bound.
+  std::string grpc_address() const { return bound_grpc_; }
+  std::string health_address() const { return bound_health_; }
+  Door::Stats stats() const { return door_->stats(); }
+
+ private:
+  EppRuntime() = default;
+  Status load_manifests(const std::string& path, config::Manifests& out) const;
+  static Result<assembly::PoolSpec> pool_spec(const EppOptions& options, const config::Manifests& manifests);
+  Status listen();
+  void update_health();
+  assembly::PoolRuntime& pool() const { return *pools_[0]; }
+
+  EppOptions options_;
+  config::Manifests manifests_;
+  SystemClock clock_;
+  telemetry::MetricRegistry metrics_;
+  std::unique_ptr<io::LoopGroup> loops_;
+  std::unique_ptr<discovery::SlotAllocator> slots_;
+  std::unique_ptr<signals::SignalTable> signals_;
+  std::unique_ptr<signals::PoolMetrics> pool_metrics_;
+  std::unique_ptr<director::RequestMetrics> request_metrics_;
+  std::unique_ptr<director::AccessLog> access_log_;
+  std::vector<std::unique_ptr<assembly::PoolRuntime>> pools_;  // one
+  std::unique_ptr<Door> door_;
+  std::shared_ptr<io::GrpcRouter> router_;
+  std::shared_ptr<io::GrpcRouter> health_router_;
+  Health health_{Health::Kind::kPicker};
+  Health static_health_{Health::Kind::kStatic};
+  std::unique_ptr<io::HttpServer> server_;
+  std::unique_ptr<io::HttpServer> health_server_;
+  std::shared_ptr<io::TlsServerContext> tls_;
+  std::string bound_grpc_;
+  std::string bound_health_;
+  std::atomic<bool> listening_{false};
+  std::atomic<bool> draining_{false};
+};
+
+}  // namespace penstock::extproc
