@@ -83,7 +83,10 @@ void bind_listener_limits(Binder& b, ListenerLimits& l) {
 
 void bind_listener_timeouts(Binder& b, ListenerSettings& l) {
   b.field("header", l.header_timeout, "", "From the first byte of a request to the end of its head.");
-  b.field("body", l.body_timeout, "", "Longest silence inside a request body.");
+  b.field("body", l.body_timeout, "", "Longest silence inside a request body; then 408.");
+  b.field("bodyTotal", l.body_total_timeout, "",
+          "Longest time for all of a request body that is read before it is sent on (those for pools); then "
+          "408. Bodies for plain services pass as they come and have no such limit.");
   b.field("keepAlive", l.keep_alive, "", "Longest idle time of a connection between requests.");
   b.field("write", l.write_timeout, "", "Longest time a client takes no byte of an answer.");
 }
@@ -196,7 +199,9 @@ void bind_telemetry(Binder& b, TelemetrySettings& t) {
 }
 
 void bind_limits(Binder& b, Settings& s) {
-  b.quantity("bufferedBytes", s.buffered_bytes, "bytes", "Request bodies in memory at once; more: 503.");
+  b.quantity("bufferedBytes", s.buffered_bytes, "bytes",
+             "Memory that request bodies may take at once; more: 503. A body takes what has arrived of it, "
+             "and up to 64 KiB or seven times as much of what it declares.");
   b.quantity("streams", s.streams, "requests", "Requests being served at once; more: 503.");
 }
 
@@ -301,6 +306,7 @@ class SettingsDecoder {
     if (nodes.timeouts != nullptr) {
       positive(path + ".timeouts.header", *nodes.timeouts, l.header_timeout);
       positive(path + ".timeouts.body", *nodes.timeouts, l.body_timeout);
+      positive(path + ".timeouts.bodyTotal", *nodes.timeouts, l.body_total_timeout);
       positive(path + ".timeouts.keepAlive", *nodes.timeouts, l.keep_alive);
       positive(path + ".timeouts.write", *nodes.timeouts, l.write_timeout);
     }

@@ -33,8 +33,9 @@ struct ListenerSettings {
   std::string api_keys_file;
   Duration header_timeout = std::chrono::seconds(15);  // from connect or the last answer's request to a head
   Duration body_timeout = std::chrono::seconds(60);    // longest silence inside a request body
-  Duration keep_alive = std::chrono::seconds(75);      // idle connection between requests
-  Duration write_timeout = std::chrono::seconds(60);   // longest time a client takes no byte of an answer
+  Duration body_total_timeout = std::chrono::minutes(5);  // all of a body that is read before it is sent on
+  Duration keep_alive = std::chrono::seconds(75);         // idle connection between requests
+  Duration write_timeout = std::chrono::seconds(60);      // longest time a client takes no byte of an answer
   ListenerLimits limits;
 
   bool tls() const { return !cert_file.empty(); }

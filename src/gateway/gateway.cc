@@ -25,6 +25,7 @@ io::HttpServerOptions server_options(const config::ListenerSettings& settings) {
   options.max_body_bytes = static_cast<uint64_t>(settings.limits.body_bytes);
   options.header_timeout = settings.header_timeout;
   options.body_timeout = settings.body_timeout;
+  options.body_total_timeout = settings.body_total_timeout;
   options.idle_timeout = settings.keep_alive;
   options.write_timeout = settings.write_timeout;
   // The codec refuses what it could not read: neither the client's API nor an id of the request is known.

@@ -91,6 +91,13 @@ std::string_view reason_phrase(int status) {
   }
 }
 
+Task<Result<std::span<char>>> HttpExchange::read_all_within(size_t limit, BodyBudget& budget) {
+  Result<std::span<char>> body = co_await read_all(limit);
+  if (body.ok() && !budget.hold(body->size()))
+    co_return Error{ErrorCode::kResourceExhausted, "there is no room for the request body"};
+  co_return body;
+}
+
 Task<Status> HttpExchange::write(std::string_view piece) {
   co_return co_await write(std::span<const std::string_view>(&piece, 1));
 }

@@ -109,6 +109,17 @@ struct ConnectionInfo {
 // Tasks start when awaited: what a call's arguments refer to must live until then (awaiting a call where it
 // is made is always right; keeping its Task for later is not, with temporaries).
 
+// Asked for every piece of memory that a body which is read whole is about to take.
+class BodyBudget {
+ public:
+  // `bytes`: what the body will hold in all from now on; also called when it holds less again. False: there
+  // is no room, what was held before stays.
+  virtual bool hold(uint64_t bytes) = 0;
+
+ protected:
+  ~BodyBudget() = default;
+};
+
 // One request and its response, on the server's side, whatever the protocol version. Belongs to its
 // connection's loop; lives while the handler runs. One read and one write may be pending at a time.
 class HttpExchange {
@@ -131,8 +142,15 @@ class HttpExchange {
   // kCancelled.
   virtual Task<Result<BodyPiece>> read() = 0;
   // The whole body, copied at most once; valid until the exchange ends, kBodyPadding bytes readable after
-  // it. Larger than `limit`: kPayloadTooLarge, naming the limit, without reading on.
+  // it. Larger than `limit`: kPayloadTooLarge, naming the limit, without reading on. Longer under way than
+  // HttpServerOptions::body_total_timeout: kRequestTimeout.
   virtual Task<Result<std::span<char>>> read_all(size_t limit) = 0;
+  // read_all() whose memory is accounted for: it grows with what has arrived (at most 64 KiB or 8 times of
+  // it, and nothing before the first byte), whatever length is declared; kResourceExhausted when the budget
+  // refuses. The budget must live until the task ends; what is held at the end is held until the exchange
+  // ends. A codec that bounds what it receives in other ways may ask once, when the body is there: so does
+  // this.
+  virtual Task<Result<std::span<char>>> read_all_within(size_t limit, BodyBudget& budget);
   // Complete once the last piece was read.
   virtual HeaderFields request_trailers() const = 0;
 

@@ -250,19 +250,24 @@ Task<Result<BodyPiece>> ClientConnection::read() {
       co_return Error{ErrorCode::kBadGateway, "malformed response body from " + peer_.to_string()};
     }
     const ptrdiff_t got = socket_->maybe_readable() ? body_.receive(*socket_) : Socket::kWouldBlock;
-    if (got > 0) continue;
+    if (got > 0) {
+      if (turn_.spend(static_cast<size_t>(got))) co_await client_.loop.yield();
+      continue;
+    }
     if (got == 0 && body_.end_of_stream()) co_return BodyPiece{{}, true};
     if (got != Socket::kWouldBlock) co_return failure(got, "response body");
     Status status = co_await wait_readable(idle_timeout_, "waiting for a response body");
     if (!status.ok()) co_return std::move(status).error();
+    turn_.restart();
   }
 }
 
 Task<Result<std::span<char>>> ClientConnection::read_all(size_t limit) {
-  BodyReader::Step step = body_.begin_whole(limit);
+  BodyReader::Step step = body_.begin_whole(limit, nullptr);
   while (step == BodyReader::Step::kNeedMore) {
     const ptrdiff_t got = socket_->maybe_readable() ? body_.receive_whole(*socket_) : Socket::kWouldBlock;
     if (got > 0) {
+      if (turn_.spend(static_cast<size_t>(got))) co_await client_.loop.yield();
       step = body_.check_whole(limit);
       continue;
     }

@@ -188,8 +188,12 @@ Task<void> Http1Connection::linger() {
   const TimePoint deadline = home_.loop.now() + kWholeLinger;
   for (;;) {
     const ptrdiff_t got = socket_->try_read(inbox_.data(), inbox_.buffer.capacity());
-    if (got > 0) continue;
-    if (got != Socket::kWouldBlock || home_.loop.now() > deadline) co_return;
+    if (home_.loop.now() > deadline) co_return;
+    if (got > 0) {
+      if (turn_.spend(static_cast<size_t>(got))) co_await home_.loop.yield();
+      continue;
+    }
+    if (got != Socket::kWouldBlock) co_return;
     const CancelToken stop = home_.stop_idling.token();
     const Wait::Outcome outcome = co_await socket_->readable(server_->options.linger_timeout, stop);
     if (outcome != Wait::Outcome::kReady) co_return;
@@ -240,6 +244,7 @@ Task<bool> Http1Connection::end_exchange(bool threw) {
         }
         case BodyReader::Step::kMalformed:
         case BodyReader::Step::kTooLarge:
+        case BodyReader::Step::kNoRoom:
           go_on = false;
           break;
       }
@@ -300,6 +305,8 @@ Task<Status> Http1Connection::send_continue() {
 
 Error Http1Connection::body_error(BodyReader::Step step, size_t limit) {
   body_failed_ = true;
+  if (step == BodyReader::Step::kNoRoom)
+    return Error{ErrorCode::kResourceExhausted, "there is no room for the request body"};
   if (step == BodyReader::Step::kTooLarge)
     return Error{ErrorCode::kPayloadTooLarge,
                  "the request body is larger than the limit of " + std::to_string(limit) + " bytes"};
@@ -311,7 +318,10 @@ Task<Status> Http1Connection::receive_body(const char* what) {
   const CancelToken token = cancel_.token();
   for (;;) {
     const ptrdiff_t got = socket_->maybe_readable() ? body_.receive(*socket_) : Socket::kWouldBlock;
-    if (got > 0) co_return Status();
+    if (got > 0) {
+      if (turn_.spend(static_cast<size_t>(got))) co_await home_.loop.yield();
+      co_return Status();
+    }
     if (got != Socket::kWouldBlock) {
       body_failed_ = true;
       peer_gone_ = true;
@@ -323,6 +333,7 @@ Task<Status> Http1Connection::receive_body(const char* what) {
       body_failed_ = true;
       co_return status_of(outcome, ErrorCode::kRequestTimeout, what);
     }
+    turn_.restart();
   }
 }
 
@@ -344,19 +355,25 @@ Task<Result<BodyPiece>> Http1Connection::read() {
   }
 }
 
-Task<Result<std::span<char>>> Http1Connection::read_all(size_t limit) {
+Task<Result<std::span<char>>> Http1Connection::read_whole(size_t limit, BodyBudget* budget) {
   const size_t effective = static_cast<size_t>(std::min<uint64_t>(limit, server_->options.max_body_bytes));
-  BodyReader::Step step = body_.begin_whole(effective);
+  BodyReader::Step step = body_.begin_whole(effective, budget);
   if (step == BodyReader::Step::kNeedMore && continue_due_) {
     Status status = co_await send_continue();
     if (!status.ok()) co_return std::move(status).error();
   }
   const CancelToken token = cancel_.token();
+  TimePoint deadline = kNever;
   while (step == BodyReader::Step::kNeedMore) {
     const ptrdiff_t got = socket_->maybe_readable() ? body_.receive_whole(*socket_) : Socket::kWouldBlock;
     if (got > 0) {
+      if (turn_.spend(static_cast<size_t>(got))) co_await home_.loop.yield();
       step = body_.check_whole(effective);
       continue;
+    }
+    if (got == BodyReader::kNoMemory) {
+      step = BodyReader::Step::kNoRoom;
+      break;
     }
     if (got != Socket::kWouldBlock) {
       body_failed_ = true;
@@ -364,11 +381,22 @@ Task<Result<std::span<char>>> Http1Connection::read_all(size_t limit) {
       cancel_.cancel();
       co_return Error{ErrorCode::kClientClosed, "request body: the client closed the connection"};
     }
-    const Wait::Outcome outcome = co_await socket_->readable(server_->options.body_timeout, token);
+    body_.rest_whole();
+    Duration patience = server_->options.body_timeout;
+    bool out_of_time = false;
+    if (server_->options.body_total_timeout > Duration::zero()) {
+      const TimePoint now = home_.loop.now();
+      if (deadline == kNever) deadline = now + server_->options.body_total_timeout;
+      out_of_time = now >= deadline;
+      if (patience <= Duration::zero() || deadline - now < patience) patience = deadline - now;
+    }
+    Wait::Outcome outcome = Wait::Outcome::kTimedOut;
+    if (!out_of_time) outcome = co_await socket_->readable(patience, token);
     if (outcome != Wait::Outcome::kReady) {
       body_failed_ = true;
       co_return std::move(status_of(outcome, ErrorCode::kRequestTimeout, "request body")).error();
     }
+    turn_.restart();
   }
   if (step != BodyReader::Step::kPiece) co_return body_error(step, effective);
   start_watch();

@@ -41,16 +41,17 @@ struct Http2ServerOptions {
 };
 
 struct HttpServerOptions {
-  size_t max_header_bytes = 64 * 1024;                 // request line and fields; beyond: 431
-  size_t max_headers = 128;                            // fields; beyond: 431
-  size_t max_trailer_bytes = 8 * 1024;                 // beyond: 400
-  uint64_t max_body_bytes = 1ULL << 30U;               // any body, however read; beyond: 413
-  uint32_t max_connections = 16384;                    // beyond: closed at accept
-  uint32_t max_requests_per_connection = 1'000'000;    // HTTP/1; then connection: close
-  Duration header_timeout = std::chrono::seconds(30);  // first byte of a head to its end; then 408
-  Duration idle_timeout = std::chrono::seconds(75);    // between requests; then closed silently
-  Duration body_timeout = std::chrono::seconds(60);    // between two receives of a body; then 408
-  Duration write_timeout = std::chrono::seconds(60);   // without the client taking a byte
+  size_t max_header_bytes = 64 * 1024;                    // request line and fields; beyond: 431
+  size_t max_headers = 128;                               // fields; beyond: 431
+  size_t max_trailer_bytes = 8 * 1024;                    // beyond: 400
+  uint64_t max_body_bytes = 1ULL << 30U;                  // any body, however read; beyond: 413
+  uint32_t max_connections = 16384;                       // beyond: closed at accept
+  uint32_t max_requests_per_connection = 1'000'000;       // HTTP/1; then connection: close
+  Duration header_timeout = std::chrono::seconds(30);     // first byte of a head to its end; then 408
+  Duration idle_timeout = std::chrono::seconds(75);       // between requests; then closed silently
+  Duration body_timeout = std::chrono::seconds(60);       // between two receives of a body; then 408
+  Duration body_total_timeout = std::chrono::minutes(5);  // all of a body that is read whole; then 408
+  Duration write_timeout = std::chrono::seconds(60);      // without the client taking a byte
   Duration tls_handshake_timeout = std::chrono::seconds(10);
   Duration linger_timeout = std::chrono::seconds(5);  // reading on so that the client sees our refusal
   Http2ServerOptions http2;

@@ -362,6 +362,129 @@ TEST(HttpServer, DeadlinesForHeadBodyAndIdleConnections) {
   EXPECT_TRUE(idle.wait_closed());
 }
 
+TEST(HttpServer, ABodyHasOneDeadlineHoweverOftenAByteComes) {
+  HttpServerOptions options;
+  options.body_total_timeout = std::chrono::milliseconds(100);
+  std::atomic<int> code{-1};
+  Served served(
+      [&](HttpExchange& exchange) -> Task<void> {
+        auto body = co_await exchange.read_all(100000);
+        code = body.ok() ? 0 : static_cast<int>(body.error().code);
+        (void)co_await exchange.respond(408, "text/plain", "late");
+      },
+      options);
+  RawClient client(served.address);
+  client.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999\r\n\r\n");
+  EXPECT_TRUE(eventually([&] {
+    client.send("x");
+    return code != -1;
+  }));
+  EXPECT_EQ(code, static_cast<int>(ErrorCode::kRequestTimeout));
+}
+
+struct Ledger final : BodyBudget {
+  explicit Ledger(uint64_t bytes) : limit(bytes) {}
+  bool hold(uint64_t bytes) override {
+    if (bytes > limit) return false;
+    held = bytes;
+    return true;
+  }
+  uint64_t limit;
+  std::atomic<uint64_t> held{0};
+};
+
+TEST(HttpServer, ABodyHoldsMemoryForWhatHasArrivedNotForWhatItDeclares) {
+  constexpr size_t kDeclared = 16 << 20;
+  Ledger ledger(~uint64_t{0});
+  std::atomic<size_t> read{0};
+  Served served([&](HttpExchange& exchange) -> Task<void> {
+    auto body = co_await exchange.read_all_within(64 << 20, ledger);
+    EXPECT_TRUE(body.ok());
+    if (body.ok()) read = body->size();
+    (void)co_await exchange.respond(200, "text/plain", "");
+  });
+  for (const bool chunked : {false, true}) {
+    read = 0;
+    ledger.held = 1;
+    RawClient client(served.address);
+    client.send(chunked ? "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1000000\r\n"
+                        : "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 16777216\r\n\r\n");
+    EXPECT_TRUE(eventually([&] { return ledger.held == 0; })) << ledger.held;
+    const std::string part(kDeclared / 16, 'x');
+    client.send(part);
+    EXPECT_TRUE(eventually([&] { return ledger.held > part.size(); })) << ledger.held;
+    EXPECT_LE(ledger.held, 8 * part.size() + 65536);
+    for (int i = 1; i < 16; ++i) client.send(part);
+    if (chunked) client.send("\r\n0\r\n\r\n");
+    EXPECT_EQ(client.read_until("\r\n\r\n").substr(0, 12), "HTTP/1.1 200");
+    EXPECT_EQ(read, kDeclared);
+    EXPECT_GE(ledger.held, kDeclared);
+    EXPECT_LE(ledger.held, chunked ? 2 * kDeclared : kDeclared);
+  }
+}
+
+TEST(HttpServer, ABodyThatTheBudgetRefusesIsAnErrorBeforeItsMemoryIsTaken) {
+  Ledger ledger(100 * 1024);
+  std::atomic<int> code{-1};
+  Served served([&](HttpExchange& exchange) -> Task<void> {
+    auto body = co_await exchange.read_all_within(64 << 20, ledger);
+    code = body.ok() ? 0 : static_cast<int>(body.error().code);
+    (void)co_await exchange.respond(503, "text/plain", "");
+  });
+  const std::string data(200 * 1024, 'x');
+  for (const std::string& head : {std::string("Content-Length: 204800\r\n\r\n"),
+                                  std::string("Transfer-Encoding: chunked\r\n\r\n32000\r\n")}) {
+    code = -1;
+    RawClient client(served.address);
+    client.send("POST / HTTP/1.1\r\nHost: h\r\n" + head + data);
+    EXPECT_EQ(client.read_until("\r\n\r\n").substr(0, 12), "HTTP/1.1 503");
+    EXPECT_EQ(code, static_cast<int>(ErrorCode::kResourceExhausted));
+  }
+}
+
+TEST(HttpServer, WhoeverReadsWithoutWaitingLeavesTheLoopToOthersNowAndThen) {
+  constexpr size_t kLargest = 512 * 1024;
+  std::atomic<size_t> most{0};
+  std::atomic<bool> ready{false};
+  Served served([&](HttpExchange& exchange) -> Task<void> {
+    bool done = false;
+    uint64_t turns = 0;
+    const auto count = [](Loop& on, const bool& end, uint64_t& n) -> Task<void> {
+      while (!end) {
+        co_await on.yield();
+        ++n;
+      }
+      n = 0;
+    };
+    // All that the sockets hold lies there before reading begins.
+    while (!ready) (void)co_await exchange.loop().sleep(std::chrono::milliseconds(1));
+    spawn(exchange.loop(), count(exchange.loop(), done, turns));
+    uint64_t seen = turns;
+    size_t bytes = 0;
+    for (bool last = false; !last;) {
+      auto piece = co_await exchange.read();
+      EXPECT_TRUE(piece.ok());
+      if (!piece.ok()) break;
+      if (turns != seen) bytes = 0;
+      seen = turns;
+      bytes += piece->data.size();
+      most = std::max(most.load(), bytes);
+      last = piece->last;
+    }
+    done = true;
+    while (turns != 0) co_await exchange.loop().yield();
+    (void)co_await exchange.respond(200, "text/plain", "");
+  });
+  RawClient client(served.address);
+  client.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2097152\r\n\r\n");
+  client.send(std::string(1 << 20, 'x'));
+  ready = true;
+  client.send(std::string(1 << 20, 'x'));
+  EXPECT_EQ(client.read_until("\r\n\r\n").substr(0, 12), "HTTP/1.1 200");
+  EXPECT_GT(most, 0U);
+  EXPECT_LE(most, kLargest);
+}
+
 TEST(HttpServer, LargeBodiesArriveWholeHoweverTheyAreRead) {
   Served served([](HttpExchange& exchange) -> Task<void> {
     uint64_t sum = 0;

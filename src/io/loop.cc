@@ -61,7 +61,20 @@ LoopImpl& impl_of(Loop& loop) {
 
 LoopImpl::LoopImpl(Loop& owner) : loop(owner) {}
 
-LoopImpl::~LoopImpl() = default;
+// What was posted and never ran may own sockets, timers and tasks: it goes while there is a loop for them to
+// leave, and so does what is posted by that.
+LoopImpl::~LoopImpl() {
+  for (;;) {
+    std::vector<Callback> left;
+    left.swap(running);
+    running_at = 0;
+    if (left.empty()) {
+      const std::lock_guard<std::mutex> lock(posted_mutex);
+      left.swap(posted);
+    }
+    if (left.empty()) break;
+  }
+}
 
 void LoopImpl::run() {
   stopped = false;
@@ -127,6 +140,7 @@ void LoopImpl::on_alarm() {
 void LoopImpl::enqueue(Wait& wait) {
   wait.queue_previous_ = queue_last;
   wait.queue_next_ = nullptr;
+  wait.queue_turn_ = queue_turn;
   (queue_last != nullptr ? queue_last->queue_next_ : queue_first) = &wait;
   queue_last = &wait;
 }
@@ -139,13 +153,11 @@ void LoopImpl::dequeue(Wait& wait) noexcept {
 
 void LoopImpl::drain() {
   // Those that are queued while this runs get a turn of their own, so that sockets are served in between.
-  const Wait* last = queue_last;
-  while (queue_first != nullptr) {
+  const uint64_t turn = queue_turn++;
+  while (queue_first != nullptr && queue_first->queue_turn_ <= turn) {
     Wait& wait = *queue_first;
-    const bool was_last = &wait == last;
     dequeue(wait);
     wait.handle_.resume();
-    if (was_last) return;
   }
 }
 

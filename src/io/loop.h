@@ -98,6 +98,7 @@ class Wait {
   Outcome outcome_ = Outcome::kPending;
   Wait* queue_previous_ = nullptr;
   Wait* queue_next_ = nullptr;
+  uint64_t queue_turn_ = 0;  // the loop's when it was queued
   void (*abandon_)(void*) = nullptr;
   void* abandon_context_ = nullptr;
 };
@@ -120,6 +121,40 @@ class SleepAwaiter {
   Wait wait_;
   Duration duration_;
   CancelToken token_;
+};
+
+// See Loop::yield().
+class YieldAwaiter {
+ public:
+  explicit YieldAwaiter(Loop& loop) : wait_(loop) {}
+  bool await_ready() const { return false; }
+  void await_suspend(std::coroutine_handle<> handle) {
+    wait_.start(handle, Duration::zero(), CancelToken());
+    wait_.complete_later(Wait::Outcome::kReady);
+  }
+  void await_resume() const {}
+
+ private:
+  Wait wait_;
+};
+
+// What one coroutine does between two of its waits when it never has to wait: bytes moved, and system calls
+// as if each moved 4 KiB. Over kBytes it owes the loop's others a turn.
+class Turn {
+ public:
+  static constexpr size_t kBytes = 256 * 1024;
+  // True when it is time to yield; starts over then.
+  bool spend(size_t bytes) {
+    spent_ += bytes + 4096;
+    if (spent_ < kBytes) return false;
+    spent_ = 0;
+    return true;
+  }
+  // It has waited: the others had their turn.
+  void restart() { spent_ = 0; }
+
+ private:
+  size_t spent_ = 0;
 };
 
 // A way to post to a loop that may have ended meanwhile. Thread-safe.
@@ -162,6 +197,8 @@ class Loop {
   SleepAwaiter sleep(Duration duration, CancelToken token = {}) {
     return {*this, duration, std::move(token)};
   }
+  // co_await loop.yield(): goes on after the loop's sockets, timers and other tasks had their turn.
+  YieldAwaiter yield() { return YieldAwaiter(*this); }
   // Fires when the loop is asked to end by LoopGroup::stop(): long-running tasks wait with it.
   CancelToken shutdown_token() const;
 

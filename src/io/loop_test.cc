@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "io/detail/timer_wheel.h"
@@ -157,6 +160,71 @@ TEST(Loop, ManySleepersWakeInTheOrderOfTheirTimes) {
   };
   block_on(loop, all());
   EXPECT_EQ(order, (std::vector<int>{0, 10, 20, 30, 40}));
+}
+
+TEST(Loop, TasksThatYieldTakeTurnsAndTimersGoOn) {
+  Loop loop;
+  std::string order;
+  const auto writer = [](Loop& on, std::string& out, char letter) -> Task<void> {
+    for (int i = 0; i < 3; ++i) {
+      out += letter;
+      co_await on.yield();
+    }
+  };
+  const auto all = [&]() -> Task<void> {
+    spawn(loop, writer(loop, order, 'a'));
+    spawn(loop, writer(loop, order, 'b'));
+    bool fired = false;
+    Timer timer(loop);
+    timer.arm(std::chrono::milliseconds(1), [](void* flag) { *static_cast<bool*>(flag) = true; }, &fired);
+    while (!fired) co_await loop.yield();
+  };
+  block_on(loop, all());
+  EXPECT_EQ(order, "ababab");
+}
+
+TEST(Loop, AWaitThatIsDestroyedBeforeItsTurnDoesNotKeepTheTurnFromEnding) {
+  Loop loop;
+  bool posted = false;
+  const auto killer = [](Loop& on, std::optional<Task<void>>& victim, const bool& end) -> Task<void> {
+    co_await on.yield();
+    victim.reset();
+    while (!end) co_await on.yield();
+  };
+  const auto yielder = [](Loop& on) -> Task<void> { co_await on.yield(); };
+  std::optional<Task<void>> victim(yielder(loop));
+  const auto all = [&]() -> Task<void> {
+    spawn(loop, killer(loop, victim, posted));
+    victim->await_suspend(std::noop_coroutine());  // started: the last of the queue
+    loop.post([&] { posted = true; });
+    while (!posted) (void)co_await loop.sleep(std::chrono::milliseconds(1));
+  };
+  block_on(loop, all());
+  EXPECT_FALSE(victim.has_value());
+}
+
+TEST(Loop, WhatWasPostedAndNeverRanGoesWhileThereIsALoopToLeave) {
+  auto timer = std::make_shared<std::unique_ptr<Timer>>();
+  {
+    Loop loop;
+    *timer = std::make_unique<Timer>(loop);
+    (*timer)->arm(std::chrono::hours(1), [](void*) {}, nullptr);
+    loop.post([owned = std::move(*timer)] {});
+    // And what is posted by what goes.
+    struct Poster {
+      explicit Poster(Loop& to) : loop(&to) {}
+      Poster(Poster&& other) noexcept : loop(std::exchange(other.loop, nullptr)) {}
+      ~Poster() {
+        if (loop == nullptr) return;
+        auto late = std::make_unique<Timer>(*loop);
+        late->arm(std::chrono::hours(1), [](void*) {}, nullptr);
+        loop->post([late = std::move(late)] {});
+      }
+      Loop* loop;
+    };
+    loop.post([poster = Poster(loop)] {});
+  }
+  EXPECT_EQ(*timer, nullptr);
 }
 
 TEST(Event, WakesEveryWaiterAndKnowsDeadlinesAndTokens) {

@@ -31,6 +31,9 @@ constexpr size_t kLeastRoom = 8 * 1024;   // less room than this in the inbox: u
 constexpr size_t kLargeBody = 32 * 1024;  // more than this to come: receive in large pieces
 constexpr size_t kLargePiece = 256 * 1024 - kBodyPadding;
 constexpr size_t kStreamPiece = 64 * 1024 - kBodyPadding;
+// What a body on a budget may hold: this at once, then so many times what has arrived.
+constexpr size_t kFirstRoom = 64 * 1024;
+constexpr size_t kRoomFactor = 8;
 }  // namespace
 
 void BodyReader::start(const MessageFraming& framing, Inbox& inbox, uint64_t max_bytes,
@@ -54,7 +57,8 @@ void BodyReader::reset() {
   large_.reset();
   large_begin_ = large_end_ = 0;
   whole_.reset();
-  whole_size_ = 0;
+  whole_size_ = whole_room_ = whole_total_ = 0;
+  budget_ = nullptr;
   whole_in_place_ = {};
 }
 
@@ -123,19 +127,34 @@ bool BodyReader::end_of_stream() {
 }
 
 bool BodyReader::reserve_whole(size_t bytes) {
-  if (whole_ && whole_.capacity() >= bytes) return true;
-  Buffer larger(std::max(bytes, whole_.capacity() * 2));
+  if (bytes <= whole_room_) return true;
+  size_t room = bytes;
+  if (kind_ != MessageFraming::Kind::kLength) {
+    room = std::max(bytes, 2 * whole_room_);
+  } else if (budget_ != nullptr) {
+    // Not more than was declared, and not all of it on the strength of a declaration.
+    room = std::min(whole_total_, std::max(kFirstRoom, kRoomFactor * bytes));
+  } else {
+    room = whole_total_;
+  }
+  if (!hold(room + large_.capacity())) return false;
+  whole_room_ = room;
+  if (whole_ && whole_.capacity() >= room) return true;
+  Buffer larger(room);
   if (whole_size_ != 0) std::memcpy(larger.data(), whole_.data(), whole_size_);
   whole_ = std::move(larger);
   return true;
 }
 
-BodyReader::Step BodyReader::begin_whole(size_t limit) {
+BodyReader::Step BodyReader::begin_whole(size_t limit, BodyBudget* budget) {
   if (finished_) return Step::kPiece;
+  budget_ = budget;
   if (kind_ == MessageFraming::Kind::kLength) {
     if (left_ > limit || left_ > max_bytes_) return Step::kTooLarge;
     const auto total = static_cast<size_t>(left_);
+    whole_total_ = total;
     if (large_begin_ == large_end_ && inbox_->pending() >= total) {
+      if (!hold(total)) return Step::kNoRoom;
       whole_in_place_ = std::span<char>(inbox_->data() + inbox_->begin, total);
       inbox_->begin += total;
       left_ = 0;
@@ -143,7 +162,6 @@ BodyReader::Step BodyReader::begin_whole(size_t limit) {
       finished_ = true;
       return Step::kPiece;
     }
-    reserve_whole(total);
   }
   return check_whole(limit);
 }
@@ -155,7 +173,7 @@ BodyReader::Step BodyReader::check_whole(size_t limit) {
     if (step == Step::kNeedMore || step == Step::kMalformed || step == Step::kTooLarge) return step;
     if (whole_size_ + piece.data.size() > limit) return Step::kTooLarge;
     if (!piece.data.empty()) {
-      reserve_whole(whole_size_ + piece.data.size());
+      if (!reserve_whole(whole_size_ + piece.data.size())) return Step::kNoRoom;
       std::memcpy(whole_.data() + whole_size_, piece.data.data(), piece.data.size());
       whole_size_ += piece.data.size();
     }
@@ -164,8 +182,13 @@ BodyReader::Step BodyReader::check_whole(size_t limit) {
 }
 
 ptrdiff_t BodyReader::receive_whole(Socket& socket) {
-  if (kind_ != MessageFraming::Kind::kLength) return receive(socket);
-  const ptrdiff_t got = socket.try_read(whole_.data() + whole_size_, static_cast<size_t>(left_));
+  if (kind_ != MessageFraming::Kind::kLength) {
+    if (!large_ && !hold(whole_room_ + kStreamPiece)) return kNoMemory;
+    return receive(socket);
+  }
+  if (whole_size_ == whole_room_ && !reserve_whole(whole_size_ + 1)) return kNoMemory;
+  const size_t want = std::min(static_cast<size_t>(left_), whole_room_ - whole_size_);
+  const ptrdiff_t got = socket.try_read(whole_.data() + whole_size_, want);
   if (got > 0) {
     whole_size_ += static_cast<size_t>(got);
     given_ += static_cast<size_t>(got);
@@ -175,9 +198,21 @@ ptrdiff_t BodyReader::receive_whole(Socket& socket) {
   return got;
 }
 
+void BodyReader::rest_whole() {
+  if (budget_ == nullptr || whole_size_ != 0) return;
+  whole_.reset();
+  whole_room_ = 0;
+  if (large_begin_ == large_end_) large_.reset();
+  (void)hold(large_.capacity());
+}
+
 std::span<char> BodyReader::take_whole() {
   if (!whole_in_place_.empty()) return whole_in_place_;
-  if (!whole_) reserve_whole(1);
+  if (!whole_) whole_ = Buffer(1);
+  if (large_ && large_begin_ == large_end_) {
+    large_.reset();
+    (void)hold(whole_room_);
+  }
   return {whole_.data(), whole_size_};
 }
 
@@ -270,6 +305,7 @@ Task<Status> MessageWriter::send(Socket& socket, std::span<const std::string_vie
 
 Task<Status> MessageWriter::send_rest(Socket& socket, std::span<iovec> rest, Duration timeout,
                                       const CancelToken& token, Interrupt* interrupt) {
+  Turn turn;
   while (!rest.empty()) {
     ptrdiff_t sent = socket.try_write(rest.data(), rest.size());
     if (sent == Socket::kFailed) co_return Error{ErrorCode::kIo, "write: " + socket.error_text()};
@@ -278,9 +314,11 @@ Task<Status> MessageWriter::send_rest(Socket& socket, std::span<iovec> rest, Dur
         co_return Error{ErrorCode::kCancelled, "write: the peer has answered"};
       const Wait::Outcome outcome = co_await socket.writable(timeout, token);
       if (outcome != Wait::Outcome::kReady) co_return status_of(outcome, ErrorCode::kRequestTimeout, "write");
+      turn.restart();
       continue;
     }
     anything_sent_ = true;
+    const bool owes_turn = turn.spend(static_cast<size_t>(sent));
     while (sent > 0) {
       iovec& front = rest.front();
       const size_t take = std::min(front.iov_len, static_cast<size_t>(sent));
@@ -289,6 +327,7 @@ Task<Status> MessageWriter::send_rest(Socket& socket, std::span<iovec> rest, Dur
       sent -= static_cast<ptrdiff_t>(take);
       if (front.iov_len == 0) rest = rest.subspan(1);
     }
+    if (owes_turn && !rest.empty()) co_await socket.loop().yield();
   }
   co_return Status();
 }

@@ -61,6 +61,7 @@ class ClientConnection final : public ClientCall, private MessageWriter::Interru
   MessageFraming framing_;
   BodyReader body_;
   MessageWriter writer_;
+  Turn turn_;
 
   CancelToken token_;
   Duration write_timeout_{};

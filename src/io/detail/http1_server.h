@@ -34,7 +34,10 @@ class Http1Connection final : public ServerConnection, public HttpExchange {
   CancelToken cancel_token() override { return cancel_.token(); }
   std::optional<uint64_t> content_length() const override;
   Task<Result<BodyPiece>> read() override;
-  Task<Result<std::span<char>>> read_all(size_t limit) override;
+  Task<Result<std::span<char>>> read_all(size_t limit) override { return read_whole(limit, nullptr); }
+  Task<Result<std::span<char>>> read_all_within(size_t limit, BodyBudget& budget) override {
+    return read_whole(limit, &budget);
+  }
   HeaderFields request_trailers() const override { return body_.trailers(); }
   Task<Status> write_informational(int status, std::span<const HeaderField> fields) override;
   Status write_head(int status, std::span<const HeaderField> fields, BodyFraming framing) override;
@@ -61,6 +64,7 @@ class Http1Connection final : public ServerConnection, public HttpExchange {
   Task<void> refuse(int status);
   // Reads on until the client has seen our answer, so that its upload doesn't turn it into a reset.
   Task<void> linger();
+  Task<Result<std::span<char>>> read_whole(size_t limit, BodyBudget* budget);
   Task<Status> receive_body(const char* what);
   Task<Status> send_continue();
   Error body_error(BodyReader::Step step, size_t limit);
@@ -76,6 +80,7 @@ class Http1Connection final : public ServerConnection, public HttpExchange {
   MessageFraming framing_;
   BodyReader body_;
   MessageWriter writer_;
+  Turn turn_;
   CancelSource cancel_;
   CancelToken never_;
   uint32_t requests_ = 0;

@@ -134,6 +134,7 @@ struct LoopImpl {
   Wait* queue_last = nullptr;
   TurnEnd* ends_first = nullptr;
   TurnEnd* ends_last = nullptr;
+  uint64_t queue_turn = 0;
   CancelSource shutdown;
 };
 

@@ -41,7 +41,7 @@ struct Inbox {
 // or, for read_all, straight into its final memory.
 class BodyReader {
  public:
-  enum class Step : uint8_t { kPiece, kNeedMore, kMalformed, kTooLarge };
+  enum class Step : uint8_t { kPiece, kNeedMore, kMalformed, kTooLarge, kNoRoom };
 
   // `inbox` holds the bytes after the head; it must stay in place until the message ends.
   void start(const MessageFraming& framing, Inbox& inbox, uint64_t max_bytes, size_t max_trailer_bytes);
@@ -67,15 +67,20 @@ class BodyReader {
   bool overran() const { return overran_; }
   HeaderFields trailers() const { return chunks_.trailers(); }
 
-  // read_all in steps: begin_whole() says whether the body is there already; else receive_whole() until it
-  // is, and take_whole().
-  Step begin_whole(size_t limit);
+  // read_all in steps: begin_whole() says whether the body is there already; else receive_whole() and
+  // check_whole() until it is, and take_whole(). Before waiting: rest_whole().
+  Step begin_whole(size_t limit, BodyBudget* budget);
+  // Socket's results; kNoMemory when the budget refuses.
+  static constexpr ptrdiff_t kNoMemory = -3;
   ptrdiff_t receive_whole(Socket& socket);
   Step check_whole(size_t limit);
+  void rest_whole();
   std::span<char> take_whole();
 
  private:
+  // Room for this many bytes in all. False: the budget refuses.
   bool reserve_whole(size_t bytes);
+  bool hold(uint64_t bytes) { return budget_ == nullptr || budget_->hold(bytes); }
 
   MessageFraming::Kind kind_ = MessageFraming::Kind::kNone;
   bool finished_ = true;
@@ -92,6 +97,9 @@ class BodyReader {
   size_t large_end_ = 0;
   Buffer whole_;
   size_t whole_size_ = 0;
+  size_t whole_room_ = 0;   // asked of the buffer, which rounds up
+  size_t whole_total_ = 0;  // declared
+  BodyBudget* budget_ = nullptr;
   std::span<char> whole_in_place_;
 };
 
