@@ -18,8 +18,17 @@ using io::BodyPiece;
 using io::HttpExchange;
 using io::Task;
 
-constexpr size_t kUnknownBodyReserve = 64 << 10;  // taken for a body of unknown length before it is read
 constexpr size_t kMaxExcluded = 8;
+
+// What a body holds while it is read, against the gateway's budget.
+class BodyIntake final : public io::BodyBudget {
+ public:
+  explicit BodyIntake(director::BodyBudget& budget) : share_(budget) {}
+  bool hold(uint64_t bytes) override { return share_.resize(static_cast<int64_t>(bytes)); }
+
+ private:
+  director::BodyShare share_;
+};
 
 bool is_websocket(const io::HeaderFields& fields) {
   const auto upgrade = fields.find("upgrade");
@@ -82,7 +91,7 @@ class Exchange {
   enum class Next : uint8_t { kAnswer, kAgain, kFail };
   Next after_attempt(PoolPart& pool, const Endpoint& endpoint);
   bool choose_another(PoolPart& pool, std::string_view reason);
-  Task<void> stream_back();
+  Task<void> stream_back(PoolPart& pool);
   Task<void> stream_service();
   // Reads the body into memory within the limits; false: the exchange is over.
   Task<bool> read_body();
@@ -105,7 +114,7 @@ class Exchange {
   ListenerState& listener_;
   HttpExchange& http_;
   ExchangeState& state_;
-  director::BodyShare share_{core_.bodies};
+  BodyIntake intake_{core_.bodies};
   TimePoint now_;
   TimePoint arrived_at_;
   std::string_view request_id_;
@@ -175,7 +184,7 @@ Task<void> Exchange::run() {
   if (next == Next::kFail) {
     co_await fail_waiting(refusal_);
   } else {
-    co_await stream_back();
+    co_await stream_back(pool);
   }
   state_.total_timer.disarm();
 }
@@ -321,10 +330,8 @@ Task<bool> Exchange::read_body() {
     co_await fail("limit_body");
     co_return false;
   }
-  const bool room = share_.resize(static_cast<int64_t>(declared.value_or(kUnknownBodyReserve)));
-  Result<std::span<char>> read = Error{};
-  if (room) read = co_await http_.read_all(limit);
-  if (!room || (read.ok() && !share_.resize(static_cast<int64_t>(read->size())))) {
+  Result<std::span<char>> read = co_await http_.read_all_within(limit, intake_);
+  if (!read.ok() && read.error().code == ErrorCode::kResourceExhausted) {
     failure_ = Error{ErrorCode::kServiceUnavailable,
                      "the gateway holds as many bytes of request bodies as its limit allows (" +
                          std::to_string(core_.bodies.limit()) + ", bufferedBytes)"};
@@ -490,34 +497,51 @@ Exchange::Next Exchange::after_attempt(PoolPart& pool, const Endpoint& endpoint)
   return Next::kAnswer;
 }
 
-Task<void> Exchange::stream_back() {
+Task<void> Exchange::stream_back(PoolPart& pool) {
   director::Observer& observer = state_.observer;
   const io::ResponseHead& head = *answer_;
   observer.head(head.status, head.fields.get("content-type"), head.fields.get("content-encoding"));
   const bool changed = observer.rewrites();
+  const int status = head.status;
   state_.fields.clear();
   response_fields(head, {request_id_, endpoint_header(), changed}, state_.fields);
-  const int status = head.status;
-  Status wrote =
-      http_.write_head(status, state_.fields,
-                       response_framing(http_.request().method, status, call_.content_length(), changed));
-  if (!wrote.ok()) {
-    failure_ = std::move(wrote).error();
-    co_await fail("engine_error");
-    co_return;
-  }
-  // A stream's head must not wait for its first event, which may be a prefill away.
-  bool flushed = !observer.is_event_stream();
   state_.hold.reset();
   Duration reading{0};
+  Status wrote;
+  // A stream's head must not wait for its first event, which may be a prefill away. Any other answer's goes
+  // with its first bytes: an engine that dies before them is a 502, not a broken 200.
+  const bool head_first = observer.is_event_stream();
   for (;;) {
-    if (!flushed) {
-      flushed = true;
-      wrote = co_await http_.flush();
-      if (!wrote.ok()) break;
+    Result<BodyPiece> piece = BodyPiece{};
+    if (!head_first || http_.head_written()) {
+      piece = co_await call_.read();
+      now_ = core_.clock.now();
     }
-    Result<BodyPiece> piece = co_await call_.read();
-    now_ = core_.clock.now();
+    if (piece.ok() && !http_.head_written()) {
+      wrote =
+          http_.write_head(status, state_.fields,
+                           response_framing(http_.request().method, status, call_.content_length(), changed));
+      if (!wrote.ok()) {
+        failure_ = std::move(wrote).error();
+        co_await fail("engine_error");
+        co_return;
+      }
+      if (head_first) {
+        wrote = co_await http_.flush();
+        if (!wrote.ok()) break;
+        continue;
+      }
+    }
+    if (!piece.ok() && !http_.head_written()) {
+      failure_ = std::move(piece).error();
+      const bool cancelled = client_gone() || state_.total_expired;
+      if (!cancelled && director::note_failure(*state_.request.endpoint, now_, 2)) {
+        pool.shared.ejections->add();
+      }
+      call_.close();
+      co_await fail_waiting(failure_.code == ErrorCode::kGatewayTimeout ? "idle_timeout" : "engine_died");
+      co_return;
+    }
     if (!piece.ok()) {
       call_.close();
       if (client_gone()) {

@@ -331,6 +331,42 @@ TEST_F(ProxyTest, AnEngineThatDiesBeforeAnsweringIsA502AndNotAskedTwice) {
   EXPECT_TRUE(at_rest());
 }
 
+TEST_F(ProxyTest, AnEngineThatDiesBetweenHeadAndBodyIsA502AndNotAskedTwice) {
+  keep_access_log();
+  add_engine([](Connection& to, const Message& request) {
+    to.send(request.field("x-request-id") == "chunked"
+                ? "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+                : "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n");
+    to.close();
+    return false;
+  });
+  add_engine(echo_ok);
+  start();
+  for (const char* id : {"length", "chunked"}) {
+    bool complete = false;
+    const Message got = exchange(post(kBody, std::string("x-request-id: ") + id + "\r\n"), &complete);
+    EXPECT_EQ(got.status(), 502);
+    EXPECT_TRUE(complete);
+    EXPECT_NE(got.body.find("\"error\""), std::string::npos) << got.body;
+    EXPECT_NE(logged(id).find(R"("status":502)"), std::string::npos) << logged(id);
+    EXPECT_NE(logged(id).find(R"("reason":"engine_died")"), std::string::npos) << logged(id);
+  }
+  EXPECT_EQ(engines[0]->requests(), 2);
+  EXPECT_EQ(engines[1]->requests(), 0);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, AnEngineThatFallsSilentBetweenHeadAndBodyIsA504) {
+  upstream.deadlines.idle = std::chrono::milliseconds(50);
+  add_engine([](Connection& to, const Message&) {
+    to.send("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n");
+    return !to.peer_closed();
+  });
+  start();
+  EXPECT_EQ(exchange(post(kBody)).status(), 504);
+  EXPECT_TRUE(at_rest());
+}
+
 TEST_F(ProxyTest, AnEngineThatDiesInsideAStreamLeavesAnErrorEventAndNoRetry) {
   add_engine([](Connection& to, const Message&) {
     to.send(std::string(kSseHead) + chunk("data: {\"a\":1}\n\n"));
@@ -652,6 +688,67 @@ TEST_F(ProxyTest, TheGatewayHoldsNoMoreBodiesThanItsLimit) {
   const Message got = exchange(post(kBody));
   EXPECT_EQ(got.status(), 503);
   EXPECT_NE(got.body.find("bufferedBytes"), std::string::npos);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, UploadsThatOnlyDeclareTheirLengthTakeNoRoomFromOthers) {
+  options.buffered_bytes = 1 << 20;
+  add_engine(echo_ok);
+  start();
+  std::vector<Connection> idle;
+  for (int i = 0; i < 16; ++i) {
+    idle.push_back(Connection::to(port));
+    ASSERT_TRUE(
+        idle.back().send("POST /v1/completions HTTP/1.1\r\nhost: gw\r\ncontent-length: 60000000\r\n\r\n"));
+  }
+  ASSERT_TRUE(eventually([&] { return gateway->stats().active_requests == 16; }));
+  EXPECT_EQ(exchange(post(kBody)).status(), 200);
+  // What arrives counts, whatever the framing, and goes again with its connection.
+  const std::string part(300000, 'x');
+  ASSERT_TRUE(idle[0].send(part));
+  ASSERT_TRUE(eventually([&] { return gateway->stats().buffered_bytes >= 300000; }));
+  Connection chunked = Connection::to(port);
+  ASSERT_TRUE(chunked.send("POST /v1/completions HTTP/1.1\r\nhost: gw\r\ntransfer-encoding: chunked\r\n\r\n" +
+                           chunk(part) + chunk(part) + chunk(part) + chunk(part)));
+  EXPECT_EQ(read_message(chunked).status(), 503);
+  idle.clear();
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, ABodyThatTakesTooLongIsA408) {
+  listener.settings.body_total_timeout = std::chrono::milliseconds(50);
+  add_engine(echo_ok);
+  start();
+  Connection client = Connection::to(port);
+  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nhost: gw\r\ncontent-length: 1000\r\n\r\n{"));
+  EXPECT_EQ(read_message(client).status(), 408);
+  EXPECT_EQ(engines[0]->requests(), 0);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, OthersAreServedWhileABulkAnswerRunsAsFastAsItCan) {
+  // The engine's thread may still be sending when the test's own variables go.
+  static const std::string big(1 << 20, 'x');
+  add_engine([](Connection& to, const Message& request) {
+    if (request.head.find("/big") == std::string::npos) return echo_ok(to, request);
+    to.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+    while (to.send(chunk(big))) {
+    }
+    return false;
+  });
+  start();
+  Connection bulk = Connection::to(port);
+  ASSERT_TRUE(bulk.send(post(kBody, "", "/big")));
+  ASSERT_FALSE(bulk.read_to("\r\n\r\n").empty());
+  std::atomic<bool> stop{false};
+  std::thread reader([&] {
+    while (!stop && bulk.read_exactly(1 << 20).size() == 1 << 20) {
+    }
+    bulk.close();
+  });
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(exchange(post(kBody)).status(), 200);
+  stop = true;
+  reader.join();
   EXPECT_TRUE(at_rest());
 }
 
