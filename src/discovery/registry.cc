@@ -184,7 +184,9 @@ std::vector<std::string> Pool::rebuild() {
   std::vector<std::pair<std::shared_ptr<const Endpoint>, std::shared_ptr<const Endpoint>>> updated;
   for (auto& [id, draft] : wanted) {
     const auto it = present.find(id);
-    if (it == present.end()) {
+    // The same name at another address is another server: nothing that is known of the old one (load,
+    // failures, prefixes, signals) is true of it. The old one stays in `present`, to be removed.
+    if (it == present.end() || it->second->host_port != draft.host_port) {
       const auto slot = slots_.take(now);
       if (!slot) {
         problems.push_back(fmt::format("endpoint \"{}\": no endpoint slot is left", id));
@@ -204,10 +206,6 @@ std::vector<std::string> Pool::rebuild() {
     }
     draft.slot = before->slot;
     draft.live = before->live;
-    if (draft.host_port != before->host_port) {
-      draft.live->consecutive_failures.store(0);
-      draft.live->ejected_until_ns.store(0);
-    }
     updated.emplace_back(before, std::make_shared<const Endpoint>(std::move(draft)));
     next->endpoints.push_back(updated.back().second);
   }

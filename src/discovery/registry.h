@@ -65,7 +65,8 @@ class EndpointListener {
  public:
   virtual ~EndpointListener() = default;
   virtual void endpoint_added(const std::shared_ptr<const Endpoint>& endpoint) = 0;
-  // Same slot and live side; address, port, labels … may differ.
+  // Same slot, live side, address and port; labels, engine, draining … may differ. An endpoint whose address
+  // or port changed is removed, and added under its name with another slot.
   virtual void endpoint_updated(const std::shared_ptr<const Endpoint>& before,
                                 const std::shared_ptr<const Endpoint>& after) = 0;
   virtual void endpoint_removed(const std::shared_ptr<const Endpoint>& endpoint) = 0;

@@ -68,24 +68,43 @@ TEST_F(PoolTest, SaysNothingWhenNothingChanged) {
   EXPECT_EQ(pool.snapshot(), before);
 }
 
-TEST_F(PoolTest, AnUpdateKeepsSlotAndLoadButForgetsTheOldAddressesFailures) {
+TEST_F(PoolTest, AnUpdateKeepsSlotAndLiveSide) {
   Pool pool({.name = "p"}, slots, clock);
   Journal journal;
   pool.add_listener(&journal);
   pool.apply("file", {at("a", "10.0.0.1", 18000)});
   const auto before = pool.snapshot()->endpoints[0];
   before->live->load.fetch_add(EndpointLive::pack(1, 100));
-  before->live->consecutive_failures = 7;
-  DiscoveredEndpoint moved = at("a", "10.0.0.1", 18001);
-  moved.labels["llm-d.ai/role"] = "prefill";
-  pool.apply("file", {moved});
+  DiscoveredEndpoint changed = at("a", "10.0.0.1", 18000);
+  changed.labels["llm-d.ai/role"] = "prefill";
+  pool.apply("file", {changed});
   const auto after = pool.snapshot()->endpoints[0];
   EXPECT_EQ(after->slot, before->slot);
   EXPECT_EQ(after->live, before->live);
   EXPECT_EQ(EndpointLive::requests_of(after->live->load), 1U);
-  EXPECT_EQ(after->live->consecutive_failures, 0U);
   EXPECT_EQ(after->label("llm-d.ai/role"), "prefill");
-  EXPECT_THAT(journal.lines, ElementsAre("+default/a", "~default/a 10.0.0.1:18000>10.0.0.1:18001"));
+  EXPECT_THAT(journal.lines, ElementsAre("+default/a", "~default/a 10.0.0.1:18000>10.0.0.1:18000"));
+  pool.remove_listener(&journal);
+}
+
+TEST_F(PoolTest, AnotherAddressUnderTheSameNameIsAnotherEndpoint) {
+  Pool pool({.name = "p"}, slots, clock);
+  Journal journal;
+  pool.add_listener(&journal);
+  pool.apply("file", {at("a", "10.0.0.1", 18000), at("b", "10.0.0.2", 18000)});
+  const auto before = pool.snapshot()->endpoints[0];
+  before->live->load.fetch_add(EndpointLive::pack(1, 100));
+  before->live->consecutive_failures = 7;
+  pool.apply("file", {at("a", "10.0.0.1", 18001), at("b", "10.0.0.2", 18000)});
+  const auto after = pool.snapshot()->endpoints[0];
+  EXPECT_NE(after->slot, before->slot);
+  EXPECT_NE(after->live, before->live);
+  EXPECT_EQ(EndpointLive::requests_of(after->live->load), 0U);
+  EXPECT_EQ(after->live->consecutive_failures, 0U);
+  EXPECT_EQ(EndpointLive::requests_of(before->live->load), 1U);  // of the request that is still there
+  EXPECT_THAT(ids(*pool.snapshot()), ElementsAre("default/a", "default/b"));
+  EXPECT_THAT(journal.lines, ElementsAre("+default/a", "+default/b", "-default/a", "+default/a"));
+  EXPECT_EQ(slots.in_use(), 2U);
   pool.remove_listener(&journal);
 }
 
