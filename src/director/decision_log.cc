@@ -202,39 +202,69 @@ void DecisionLog::finish(Handle handle, const Outcome& outcome) {
   if (entry != nullptr && entry->sequence == handle.sequence) entry->outcome = outcome;
 }
 
-std::optional<std::string> DecisionLog::find_json(std::string_view request_id) const {
-  std::optional<std::string> found;
-  TimePoint newest = kNever;
-  for (const auto& shard : shards_) {
-    const std::lock_guard lock(shard->mutex);
-    for (const auto& entry : shard->ring) {
-      if (entry == nullptr || entry->record.request_id != request_id) continue;
-      if (found && entry->record.arrived_at < newest) continue;
-      newest = entry->record.arrived_at;
-      found.emplace();
-      append_record_json(*found, entry->record, entry->error, entry->outcome, true);
+std::vector<DecisionLog::Found> DecisionLog::survey(std::optional<std::string_view> request_id) const {
+  std::vector<Found> found;
+  for (size_t shard_index = 0; shard_index < shards_.size(); ++shard_index) {
+    const Shard& shard = *shards_[shard_index];
+    for (size_t from = 0;; from += kSurveyBatch) {
+      const std::lock_guard lock(shard.mutex);
+      const size_t to = std::min(from + kSurveyBatch, shard.ring.size());
+      for (size_t i = from; i < to; ++i) {
+        const Entry* entry = shard.ring[i].get();
+        if (entry == nullptr || (request_id && entry->record.request_id != *request_id)) continue;
+        found.push_back({entry->record.arrived_at, {static_cast<uint32_t>(shard_index), entry->sequence}});
+      }
+      if (to == shard.ring.size()) break;
     }
   }
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+    if (a.arrived_at != b.arrived_at) return a.arrived_at > b.arrived_at;
+    return a.handle.shard == b.handle.shard && a.handle.sequence > b.handle.sequence;
+  });
   return found;
 }
 
-std::string DecisionLog::list_json(size_t limit) const {
-  std::vector<std::pair<TimePoint, std::string>> all;
-  for (const auto& shard : shards_) {
-    const std::lock_guard lock(shard->mutex);
-    for (const auto& entry : shard->ring) {
-      if (entry == nullptr) continue;
-      std::string json;
-      append_record_json(json, entry->record, entry->error, entry->outcome, false);
-      all.emplace_back(entry->record.arrived_at, std::move(json));
-    }
+bool DecisionLog::append_json(std::string& out, Handle handle, bool detail, Arena& arena) const {
+  arena.reset();
+  DecisionRecord record;
+  std::string_view error;
+  std::optional<Outcome> outcome;
+  {
+    const Shard& shard = *shards_[handle.shard];
+    const std::lock_guard lock(shard.mutex);
+    const Entry* entry = shard.ring[handle.sequence % per_shard_].get();
+    if (entry == nullptr || entry->sequence != handle.sequence) return false;  // overwritten meanwhile
+    DecisionRecord wanted = entry->record;
+    if (!detail) wanted.profiles = {};
+    record = copy_record(wanted, arena);
+    error = arena.copy(entry->error);
+    outcome = entry->outcome;
   }
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  if (all.size() > limit) all.resize(limit);
+  append_record_json(out, record, error, outcome, detail);
+  return true;
+}
+
+std::optional<std::string> DecisionLog::find_json(std::string_view request_id) const {
+  Arena arena;
+  for (const Found& found : survey(request_id)) {
+    std::string json;
+    if (append_json(json, found.handle, true, arena)) return json;
+  }
+  return std::nullopt;
+}
+
+std::string DecisionLog::list_json(size_t limit) const {
+  Arena arena;
   std::string out = "[";
-  for (const auto& [at, json] : all) {
-    if (out.size() > 1) out += ',';
-    out += json;
+  for (const Found& found : survey(std::nullopt)) {
+    if (limit == 0) break;
+    const size_t before = out.size();
+    if (before > 1) out += ',';
+    if (append_json(out, found.handle, false, arena)) {
+      --limit;
+    } else {
+      out.resize(before);
+    }
   }
   out += ']';
   return out;

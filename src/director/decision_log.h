@@ -55,6 +55,13 @@ class DecisionLog {
   std::string list_json(size_t limit) const;
 
  private:
+  // Readers hold a loop's lock for a look at this many entries or the copy of one; they order and render
+  // without it.
+  static constexpr size_t kSurveyBatch = 256;
+  struct Found {
+    TimePoint arrived_at;
+    Handle handle;
+  };
   struct Entry {
     uint64_t sequence = 0;
     Arena arena{2048};
@@ -67,6 +74,11 @@ class DecisionLog {
     uint64_t next_sequence = 1;
     std::vector<std::unique_ptr<Entry>> ring;  // filled on first use
   };
+
+  // The entries (of one request), newest first.
+  std::vector<Found> survey(std::optional<std::string_view> request_id) const;
+  // False, and nothing is appended, when the entry is gone. `arena` is for the copy.
+  bool append_json(std::string& out, Handle handle, bool detail, Arena& arena) const;
 
   size_t per_shard_;
   std::vector<std::unique_ptr<Shard>> shards_;

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
 namespace penstock::director {
 namespace {
 
@@ -56,6 +61,39 @@ TEST(DecisionLog, ForgetsTheOldestAndListsTheNewestFirst) {
   const std::string list = log.list_json(10);
   EXPECT_LT(list.find("\"r3\""), list.find("\"r2\""));
   EXPECT_EQ(log.list_json(1).find("\"r2\""), std::string::npos);
+}
+
+TEST(DecisionLog, IsListedWholeWhileLoopsGoOnWritingIt) {
+  DecisionLog log({2, 2048});
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> loops;
+  for (size_t loop = 0; loop < 2; ++loop) {
+    loops.emplace_back([&, loop] {
+      for (int i = 1; !stop; ++i) {
+        const DecisionLog::Handle handle = log.begin(loop, record_of("r" + std::to_string(i), second(i)), {});
+        Outcome outcome;
+        outcome.reason = "ok";
+        log.finish(handle, outcome);
+      }
+    });
+  }
+  size_t full = 0;
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (full < 3 && std::chrono::steady_clock::now() < give_up) {
+    const std::string list = log.list_json(1500);
+    ASSERT_TRUE(list.starts_with('[') && list.ends_with(']'));
+    EXPECT_EQ(list.find(",,"), std::string::npos);
+    EXPECT_EQ(list.find("[,"), std::string::npos);
+    EXPECT_EQ(list.find(",]"), std::string::npos);
+    size_t entries = 0;
+    for (size_t at = 0; (at = list.find("\"request_id\"", at)) != std::string::npos; ++at) ++entries;
+    EXPECT_LE(entries, 1500U);
+    if (entries > 0) ++full;
+    (void)log.find_json("r1");
+  }
+  EXPECT_EQ(full, 3U);
+  stop = true;
+  for (std::thread& loop : loops) loop.join();
 }
 
 TEST(DecisionLog, TellsTheOutcomeOnlyOfTheDecisionItBelongsTo) {
