@@ -1,6 +1,9 @@
 #include "director/access_log.h"
 
 #include <fmt/format.h>
+#include <limits.h>
+#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,6 +46,8 @@ void millis(std::string& out, std::string_view name, Duration d) {
 }  // namespace
 
 AccessLog::AccessLog(const Options& options) : options_(options) {
+  struct stat about{};
+  is_file_ = ::fstat(options_.fd, &about) == 0 && S_ISREG(about.st_mode);
   for (size_t i = 0; i < std::max<size_t>(1, options.loops); ++i) {
     buffers_.push_back(std::make_unique<Buffer>());
   }
@@ -50,8 +55,14 @@ AccessLog::AccessLog(const Options& options) : options_(options) {
 }
 
 AccessLog::~AccessLog() {
+  stop();
+}
+
+void AccessLog::stop() {
+  if (!writer_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
+    give_up_at_ = std::chrono::steady_clock::now() + options_.stop_patience;
     stop_ = true;
   }
   wake_.notify_one();
@@ -121,6 +132,19 @@ void AccessLog::run() {
   write_out();
 }
 
+bool AccessLog::wait_writable() {
+  constexpr int kTurnMs = 50;  // how soon a stop is noticed
+  for (;;) {
+    pollfd entry{options_.fd, POLLOUT, 0};
+    const int ready = ::poll(&entry, 1, kTurnMs);
+    // A broken descriptor is the next write's to tell.
+    if (ready > 0 || (ready < 0 && errno != EINTR)) return true;
+    if (!stop_) continue;
+    const std::lock_guard lock(mutex_);
+    if (std::chrono::steady_clock::now() >= give_up_at_) return false;
+  }
+}
+
 void AccessLog::write_out() {
   for (const auto& buffer : buffers_) {
     writing_.clear();
@@ -130,10 +154,13 @@ void AccessLog::write_out() {
     }
     std::string_view rest = writing_;
     while (!rest.empty()) {
-      const ssize_t wrote = ::write(options_.fd, rest.data(), rest.size());
+      // A pipe that polls writable takes PIPE_BUF bytes at once; with more the write itself would wait.
+      const size_t size = is_file_ ? rest.size() : std::min<size_t>(rest.size(), PIPE_BUF);
+      const bool writable = is_file_ || wait_writable();
+      const ssize_t wrote = writable ? ::write(options_.fd, rest.data(), size) : -1;
       if (wrote > 0) {
         rest.remove_prefix(static_cast<size_t>(wrote));
-      } else if (wrote < 0 && errno != EINTR) {
+      } else if (!writable || (wrote < 0 && errno != EINTR && errno != EAGAIN)) {
         dropped_.fetch_add(static_cast<uint64_t>(std::count(rest.begin(), rest.end(), '\n')),
                            std::memory_order_relaxed);
         break;

@@ -29,6 +29,7 @@ class AccessLog {
     size_t max_buffer_bytes = 4 << 20;  // per loop
     size_t flush_bytes = 64 << 10;      // wakes the writer early
     Duration interval = std::chrono::milliseconds(100);
+    Duration stop_patience = std::chrono::seconds(1);  // for a reader that takes nothing, at the end
   };
   struct Line {
     std::string_view request_id;
@@ -46,12 +47,15 @@ class AccessLog {
   };
 
   explicit AccessLog(const Options& options);
-  ~AccessLog();  // writes out what is there
+  ~AccessLog();
   AccessLog(const AccessLog&) = delete;
   AccessLog& operator=(const AccessLog&) = delete;
 
   // From the loop's thread. `wall` is the time of the line.
   void append(size_t loop, WallTime wall, const Line& line);
+  // Writes out what is there and ends the thread; the destructor calls it. A pipe whose reader takes nothing
+  // is waited for up to `stop_patience`; what is left then is dropped and counted. Not thread-safe.
+  void stop();
   uint64_t dropped_lines() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:
@@ -62,15 +66,19 @@ class AccessLog {
 
   void run();
   void write_out();
+  // Waits until the descriptor takes bytes. False: it did not before the patience of the stop ended.
+  bool wait_writable();
 
   Options options_;
+  bool is_file_ = false;           // never full
+  TimePoint give_up_at_ = kNever;  // set with `stop_`, under `mutex_`
   std::vector<std::unique_ptr<Buffer>> buffers_;
   std::atomic<bool> pending_{false};
   std::atomic<uint64_t> dropped_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
   bool urgent_ = false;
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};  // written under `mutex_`
   std::string writing_;
   std::thread writer_;
 };

@@ -45,6 +45,27 @@ TEST(AccessLog, WritesOneJsonLinePerRequestAndLosesNoneAtTheEnd) {
   std::fclose(file);
 }
 
+TEST(AccessLog, APipeThatNobodyReadsDelaysTheEndOnlySoLong) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  AccessLog log({.loops = 1, .fd = ends[1], .stop_patience = std::chrono::milliseconds(100)});
+  Outcome outcome;
+  AccessLog::Line line;
+  line.outcome = &outcome;
+  constexpr uint64_t kLines = 2000;  // more than a pipe holds
+  for (uint64_t i = 0; i < kLines; ++i) log.append(0, WallTime(), line);
+  log.stop();
+  EXPECT_GT(log.dropped_lines(), 0U);
+  ::close(ends[1]);
+  std::string read;
+  char chunk[4096];
+  for (ssize_t got = 0; (got = ::read(ends[0], chunk, sizeof chunk)) > 0;)
+    read.append(chunk, static_cast<size_t>(got));
+  ::close(ends[0]);
+  const auto lines = static_cast<uint64_t>(std::count(read.begin(), read.end(), '\n'));
+  EXPECT_EQ(lines + log.dropped_lines(), kLines);
+}
+
 TEST(AccessLog, AFullBufferDropsLinesAndCountsThem) {
   std::FILE* file = std::tmpfile();
   {
