@@ -142,7 +142,14 @@ Task<Result<BodyPiece>> Http2Exchange::read() {
 
 Task<Result<std::span<char>>> Http2Exchange::read_all(size_t limit) {
   if (continue_due_ && content_length_.value_or(0) <= limit) send_continue();
-  return read_whole(limit, options().max_body_bytes, content_length_, options().body_timeout, CancelToken());
+  return read_whole(limit, options().max_body_bytes, content_length_, options().body_timeout, CancelToken(),
+                    options().body_total_timeout);
+}
+
+Task<Result<std::span<char>>> Http2Exchange::read_all_within(size_t limit, BodyBudget& budget) {
+  if (continue_due_ && content_length_.value_or(0) <= limit) send_continue();
+  return read_whole(limit, options().max_body_bytes, content_length_, options().body_timeout, CancelToken(),
+                    options().body_total_timeout, &budget);
 }
 
 Task<Status> Http2Exchange::write_informational(int status, std::span<const HeaderField> fields) {

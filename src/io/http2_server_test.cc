@@ -209,6 +209,58 @@ TEST(Http2Server, StreamsRunAtTheSameTime) {
   EXPECT_TRUE(eventually([&] { return served.server.stats().open_exchanges == 0; }));
 }
 
+struct Ledger final : BodyBudget {
+  bool hold(uint64_t bytes) override {
+    if (bytes > limit) return false;
+    held = bytes;
+    return true;
+  }
+  uint64_t limit = 100'000;
+  std::atomic<uint64_t> held{0};
+};
+
+TEST(Http2Server, ABodyHoldsMemoryForWhatHasArrivedAndEndsWhereItsBudgetDoes) {
+  Ledger ledger;
+  Served served([&](HttpExchange& exchange) -> Task<void> {
+    auto body = co_await exchange.read_all_within(1 << 20, ledger);
+    const std::string text = body.ok() ? std::to_string(body->size()) : body.error().message;
+    (void)co_await exchange.respond(body.ok() ? 200 : 503, "text/plain", text);
+  });
+  Http2Wire client(served.address);
+  client.begin();
+  client.headers(1, Http2Wire::request("POST", "/", {{"content-length", "60000"}}), false);
+  client.data(1, std::string(16'000, 'x'), false);
+  EXPECT_TRUE(eventually([&] { return ledger.held >= 16'000; }));
+  EXPECT_LT(ledger.held, 60'000U);
+  for (int i = 0; i < 2; ++i) client.data(1, std::string(16'000, 'x'), false);
+  client.data(1, std::string(12'000, 'x'), true);
+  EXPECT_EQ(client.answer(1).body, "60000");
+  client.headers(3, Http2Wire::request("POST", "/"), false);
+  for (int i = 0; i < 8; ++i) client.data(3, std::string(16'000, 'x'), false);
+  EXPECT_EQ(client.answer(3).status, 503);
+}
+
+TEST(Http2Server, ABodyHasOneDeadlineHoweverOftenAByteComes) {
+  HttpServerOptions options;
+  options.body_total_timeout = std::chrono::milliseconds(50);
+  std::atomic<int> code{-1};
+  Served served(
+      [&](HttpExchange& exchange) -> Task<void> {
+        auto body = co_await exchange.read_all(100'000);
+        code = body.ok() ? 0 : static_cast<int>(body.error().code);
+        (void)co_await exchange.respond(408, "text/plain", "late");
+      },
+      options);
+  Http2Wire client(served.address);
+  client.begin();
+  client.headers(1, Http2Wire::request("POST", "/"), false);
+  EXPECT_TRUE(eventually([&] {
+    if (code == -1) client.data(1, "x", false);
+    return code != -1;
+  }));
+  EXPECT_EQ(code, static_cast<int>(ErrorCode::kRequestTimeout));
+}
+
 TEST(Http2Server, RefusesHeadsThatAreTooLargeWith431) {
   HttpServerOptions options;
   options.max_header_bytes = 2048;

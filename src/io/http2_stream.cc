@@ -174,7 +174,7 @@ void Http2Stream::detach() {
   in_begin_ = in_given_ = in_end_ = more_end_ = 0;
   in_total_ = 0;
   close_code_ = 0;
-  in_ended_ = closed_ = broken_ = reset_by_us_ = unprocessed_ = gathering_ = false;
+  in_ended_ = closed_ = broken_ = reset_by_us_ = unprocessed_ = gathering_ = no_room_ = false;
   trailers_in_.clear();
   out_kind_ = Out::kNone;
   out_left_ = 0;
@@ -198,6 +198,11 @@ void Http2Stream::reset(uint32_t error_code) {
 void Http2Stream::receive(const uint8_t* bytes, size_t size) {
   in_total_ += size;
   unconsumed_ += size;
+  if (gathering_ && !room_for(size)) {
+    give_back();
+    core_->push_ready(*this);
+    return;
+  }
   const auto append = [&](Buffer& buffer, size_t& end, size_t keep) {
     if (end + size > buffer.capacity()) {
       Buffer larger(std::max(end + size, buffer.capacity() * 2));
@@ -220,6 +225,15 @@ void Http2Stream::receive(const uint8_t* bytes, size_t size) {
     if (in_end_ - in_begin_ <= gather_limit_) return;
   }
   core_->push_ready(*this);
+}
+
+// While read_whole() has a budget: whether the bytes may take the memory that they need.
+bool Http2Stream::room_for(size_t size) {
+  if (budget_ == nullptr || no_room_) return !no_room_;
+  const size_t held =
+      in_end_ + size <= in_.capacity() ? in_.capacity() : std::max(in_end_ + size, in_.capacity() * 2);
+  no_room_ = !budget_->hold(held);
+  return !no_room_;
 }
 
 void Http2Stream::give_back() {
@@ -282,7 +296,18 @@ void Http2Stream::merge() {
 
 Task<Result<std::span<char>>> Http2Stream::read_whole(size_t limit, uint64_t max_bytes,
                                                       std::optional<uint64_t> declared, Duration timeout,
-                                                      CancelToken token) {
+                                                      CancelToken token, Duration total_timeout,
+                                                      BodyBudget* budget) {
+  struct Borrowed {
+    BodyBudget*& slot;
+    ~Borrowed() { slot = nullptr; }
+  } borrowed{budget_};
+  budget_ = budget;
+  no_room_ = false;
+  const auto no_room = [&] {
+    gathering_ = false;
+    return Error{ErrorCode::kResourceExhausted, "there is no room for the body"};
+  };
   const auto effective = static_cast<size_t>(std::min<uint64_t>(limit, max_bytes));
   const auto too_large = [&] {
     gathering_ = false;
@@ -292,7 +317,8 @@ Task<Result<std::span<char>>> Http2Stream::read_whole(size_t limit, uint64_t max
   merge();
   if (in_end_ > effective || (declared && !in_ended_ && *declared > effective + (in_total_ - in_end_)))
     co_return too_large();
-  if (!in_ended_ && declared && in_.capacity() < *declared) {
+  if (budget_ != nullptr && in_end_ != 0 && !budget_->hold(in_.capacity())) co_return no_room();
+  if (budget_ == nullptr && !in_ended_ && declared && in_.capacity() < *declared) {
     Buffer whole(static_cast<size_t>(*declared));
     if (in_end_ != 0) std::memcpy(whole.data(), in_.data(), in_end_);
     in_ = std::move(whole);
@@ -300,16 +326,30 @@ Task<Result<std::span<char>>> Http2Stream::read_whole(size_t limit, uint64_t max
   gathering_ = true;
   gather_limit_ = effective;
   give_back();
+  TimePoint deadline = kNever;
   while (!in_ended_) {
     if (closed_) co_return gone_error("body");
     const uint64_t before = in_total_;
-    Parked parked(loop_, reader_, timeout, token);
+    Duration patience = timeout;
+    if (total_timeout > Duration::zero()) {
+      const TimePoint now = loop_.now();
+      if (deadline == kNever) deadline = now + total_timeout;
+      if (now >= deadline) {
+        gathering_ = false;
+        co_return std::move(status_of(Wait::Outcome::kTimedOut, timeout_code(), "waiting for the body"))
+            .error();
+      }
+      if (patience <= Duration::zero() || deadline - now < patience) patience = deadline - now;
+    }
+    Parked parked(loop_, reader_, patience, token);
     const Wait::Outcome outcome = co_await parked;
+    if (no_room_) co_return no_room();
     if (in_end_ > effective) co_return too_large();
     if (outcome == Wait::Outcome::kReady || (outcome == Wait::Outcome::kTimedOut && in_total_ != before))
       continue;
     co_return std::move(status_of(outcome, timeout_code(), "waiting for the body")).error();
   }
+  if (no_room_) co_return no_room();
   if (in_end_ > effective) co_return too_large();
   if (!in_) in_ = Buffer(1);
   // Stays where it is until the stream ends: nothing comes after it.

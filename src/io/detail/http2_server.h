@@ -29,6 +29,7 @@ class Http2Exchange final : public HttpExchange, public Http2Stream {
   std::optional<uint64_t> content_length() const override { return content_length_; }
   Task<Result<BodyPiece>> read() override;
   Task<Result<std::span<char>>> read_all(size_t limit) override;
+  Task<Result<std::span<char>>> read_all_within(size_t limit, BodyBudget& budget) override;
   HeaderFields request_trailers() const override { return HeaderFields(trailers_in_.all()); }
   Task<Status> write_informational(int status, std::span<const HeaderField> fields) override;
   Status write_head(int status, std::span<const HeaderField> fields, BodyFraming framing) override;

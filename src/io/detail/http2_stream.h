@@ -87,7 +87,9 @@ class Http2Stream {
   // As HttpExchange says. `max_bytes` bounds the whole body.
   Task<Result<BodyPiece>> read_piece(Duration timeout, CancelToken token, uint64_t max_bytes);
   Task<Result<std::span<char>>> read_whole(size_t limit, uint64_t max_bytes, std::optional<uint64_t> declared,
-                                           Duration timeout, CancelToken token);
+                                           Duration timeout, CancelToken token,
+                                           Duration total_timeout = Duration::zero(),
+                                           BodyBudget* budget = nullptr);
   bool anything_unread() const { return in_given_ != in_end_ || more_end_ != 0; }
   // Until wake_reader(), the deadline, or the token.
   Task<Wait::Outcome> wait_for_news(Duration timeout, CancelToken token);
@@ -129,6 +131,8 @@ class Http2Stream {
   uint32_t close_code_ = 0;
   bool unprocessed_ = false;  // the peer said that it has not looked at the stream
   bool gathering_ = false;    // read_whole(): the window is given back as bytes come
+  bool no_room_ = false;      // read_whole()'s budget refused: what comes is dropped
+  BodyBudget* budget_ = nullptr;
   uint64_t in_total_ = 0;
   FieldStore trailers_in_;
 
@@ -150,6 +154,7 @@ class Http2Stream {
                          uint32_t* flags, nghttp2_data_source* source, void* user);
   void receive(const uint8_t* bytes, size_t size);
   void give_back();
+  bool room_for(size_t size);
   void merge();
   // Moves `bytes` of the queue into the core's gathering. Small ones are copied.
   void take(size_t bytes);
