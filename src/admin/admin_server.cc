@@ -165,8 +165,9 @@ AdminServer::AdminServer(io::Loop& loop, AdminPages pages) {
 
 AdminServer::~AdminServer() = default;
 
-Result<io::SocketAddress> AdminServer::listen(const io::SocketAddress& address) {
-  return server_->listen(address, nullptr, "admin");
+Result<io::SocketAddress> AdminServer::listen(const io::SocketAddress& address,
+                                              std::shared_ptr<io::TlsServerContext> tls) {
+  return server_->listen(address, std::move(tls), "admin");
 }
 
 void AdminServer::stop() {

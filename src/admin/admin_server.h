@@ -35,14 +35,16 @@ struct AdminPages {
   std::function<std::string()> configuration;                         // effective configurations, text
 };
 
-// The operator's door: /metrics, /healthz, /readyz, /debug/*. Plain HTTP on an address of its own; nothing
+// The operator's door: /metrics, /healthz, /readyz, /debug/*. On an address of its own; nothing
 // on it shows prompt text. It runs on one loop; its requests never touch the data plane's loops.
 class AdminServer {
  public:
   AdminServer(io::Loop& loop, AdminPages pages);
   ~AdminServer();
 
-  Result<io::SocketAddress> listen(const io::SocketAddress& address);
+  // `tls`: null for plain HTTP.
+  Result<io::SocketAddress> listen(const io::SocketAddress& address,
+                                   std::shared_ptr<io::TlsServerContext> tls = nullptr);
   void stop();
 
  private:

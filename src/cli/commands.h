@@ -17,6 +17,7 @@ inline constexpr std::string_view kVersion = PENSTOCK_VERSION;
 // Each adds its subcommand to `app`; the subcommand's callback sets `exit_code`. All references outlive
 // parsing.
 void add_serve(CLI::App& app, int& exit_code);
+void add_epp(CLI::App& app, int& exit_code);
 void add_sim(CLI::App& app, int& exit_code);
 void add_check(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);

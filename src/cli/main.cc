@@ -19,6 +19,7 @@ int run(int argc, char** argv) {
   app.footer("Each subcommand explains itself: penstock serve --help");
   int exit_code = kOk;
   add_serve(app, exit_code);
+  add_epp(app, exit_code);
   add_sim(app, exit_code);
   add_check(app, exit_code);
   add_explain(app, exit_code);

@@ -1,10 +1,8 @@
-#include <signal.h>
-
 #include <cstdio>
 
 #include "admin/admin_server.h"
-#include "base/units.h"
 #include "cli/commands.h"
+#include "cli/process.h"
 #include "config/settings.h"
 #include "gateway/serve_runtime.h"
 #include "signals/scraper.h"
@@ -36,12 +34,6 @@ struct ServeFlags {
 
 constexpr std::string_view kDefaultListen = ":8080";
 constexpr std::string_view kDefaultAdmin = "127.0.0.1:9090";
-
-Result<Duration> duration_flag(std::string_view flag, const std::string& text) {
-  auto value = parse_duration(text);
-  if (!value.ok()) return invalid_config(std::string(flag) + " '" + text + "': " + value.error().message);
-  return value;
-}
 
 // The settings document, with what flags add to it or change in it.
 Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
@@ -132,54 +124,13 @@ Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
   return options;
 }
 
-telemetry::LogLevel log_level(const std::string& name) {
-  if (name == "error") return telemetry::LogLevel::kError;
-  if (name == "warn") return telemetry::LogLevel::kWarn;
-  if (name == "debug") return telemetry::LogLevel::kDebug;
-  if (name == "trace") return telemetry::LogLevel::kTrace;
-  return telemetry::LogLevel::kInfo;
-}
-
-admin::AdminPages pages_of(gateway::ServeRuntime& runtime) {
-  admin::AdminPages pages;
-  pages.metrics = [&runtime] { return runtime.metrics().render(); };
-  pages.ready = [&runtime] { return runtime.ready(); };
-  pages.readiness = [&runtime] { return runtime.readiness_json(); };
-  pages.decisions = [&runtime](size_t limit) { return runtime.decisions_json(limit); };
-  pages.decision = [&runtime](std::string_view id) { return runtime.decision_json(id); };
-  pages.plugin_states = [&runtime] { return runtime.plugin_states_json(); };
-  pages.configuration = [&runtime] { return runtime.configuration_text(); };
-  pages.explain = [&runtime](const admin::ExplainRequest& request) {
-    gateway::Gateway::ExplainRequest explain;
-    explain.method = request.method;
-    explain.path = request.path;
-    explain.body.assign(request.body.data(), request.body.size());
-    for (const io::HeaderField& field : request.headers)
-      explain.headers.emplace_back(field.name, field.value);
-    return runtime.explain(std::move(explain));
-  };
-  return pages;
-}
-
-// Blocks until one of the process's signals arrives.
-int wait_for_signal(const sigset_t& set) {
-  int number = 0;
-  sigwait(&set, &number);
-  return number;
-}
-
 int serve(const ServeFlags& flags) {
   auto options = options_of(flags);
   if (!options.ok()) {
     complain(options.error().message);
     return kFailed;
   }
-  // Before any thread starts, so that all inherit it and only this one sees signals.
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, number);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);
+  ProcessSignals signals;
 
   const config::Settings settings = options->settings;
   telemetry::init_logging(log_level(settings.telemetry.log_level));
@@ -198,7 +149,8 @@ int serve(const ServeFlags& flags) {
     auto address = io::SocketAddress::parse(settings.admin_address);
     if (!address.ok()) return fail(address.error().wrap("admin address"));
     admin_loop.start();
-    admin = std::make_unique<admin::AdminServer>(admin_loop.at(0), pages_of(runtime));
+    admin = std::make_unique<admin::AdminServer>(admin_loop.at(0),
+                                                 pages_of<gateway::Gateway::ExplainRequest>(runtime));
     auto bound = admin->listen(*address);
     if (!bound.ok()) return fail(bound.error().wrap("admin address " + settings.admin_address));
     telemetry::log_info("admin listening", {{"address", bound->to_string()}});
@@ -210,8 +162,10 @@ int serve(const ServeFlags& flags) {
   }
   telemetry::log_info("penstock serves", {{"version", kVersion}});
 
-  int number = wait_for_signal(signals);
-  while (number == SIGHUP) {
+  for (;;) {
+    const std::optional<int> number = signals.wait(std::chrono::hours(1));
+    if (number == SIGTERM || number == SIGINT) break;
+    if (number != SIGHUP) continue;
     telemetry::log_info("SIGHUP: reading files again");
     auto again = options_of(flags);
     if (again.ok()) {
@@ -220,19 +174,11 @@ int serve(const ServeFlags& flags) {
     } else {
       telemetry::log_error("reload failed, the former state stays", {{"error", again.error().message}});
     }
-    number = wait_for_signal(signals);
   }
 
   telemetry::log_info("draining", {{"timeout_s", to_seconds(settings.drain_timeout)}});
   runtime.begin_drain();
-  // A second signal ends the wait at once.
-  const TimePoint deadline = SystemClock().now() + settings.drain_timeout;
-  bool hurried = false;
-  while (runtime.active_requests() > 0 && SystemClock().now() < deadline && !hurried) {
-    const timespec tick{0, 20'000'000};
-    const int again = sigtimedwait(&signals, nullptr, &tick);
-    hurried = again == SIGTERM || again == SIGINT;
-  }
+  const bool hurried = drain(signals, settings.drain_timeout, [&] { return runtime.active_requests(); });
   // Its pages read what stop() takes apart.
   if (admin) admin->stop();
   admin_loop.stop();

@@ -65,6 +65,7 @@ struct Core {
   director::BodyBudget bodies;
   std::atomic<int64_t> open{0};
   std::atomic<int64_t> undecided{0};
+  std::atomic<int64_t> active{0};  // requests whose accounts are open
   std::atomic<int64_t> credits{0};
   std::atomic<uint64_t> total{0};
   std::atomic<bool> stopping{false};

@@ -154,8 +154,8 @@ void Door::begin_stop() {
 
 Door::Stats Door::stats() const {
   const Core& core = impl_->core;
-  return {core.open.load(), core.undecided.load(), core.bodies.held(), core.credits.load(),
-          core.total.load()};
+  return {core.open.load(),   core.active.load(),  core.undecided.load(),
+          core.bodies.held(), core.credits.load(), core.total.load()};
 }
 
 Result<std::string> Door::explain(const ExplainRequest& request) {

@@ -65,6 +65,7 @@ class Door {
  public:
   struct Stats {
     int64_t open_streams = 0;
+    int64_t active = 0;     // requests that are not over: a stream may stay open longer
     int64_t undecided = 0;  // streams whose request is not answered yet
     int64_t buffered_bytes = 0;
     int64_t credits = 0;

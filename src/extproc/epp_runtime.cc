@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "assembly/pool_pages.h"
@@ -69,6 +69,13 @@ Result<std::unique_ptr<EppRuntime>> EppRuntime::create(EppOptions options) {
   if (!spec.ok()) return std::move(spec).error();
   auto pool = assembly::PoolRuntime::create(shared, std::move(*spec), options.telemetry.decisions);
   if (!pool.ok()) return std::move(pool).error();
+  const config::DiscoverySettings& discovery = options.pool.discovery;
+  if ((*pool)->policy()->discovery == nullptr && discovery.static_urls.empty() && discovery.file.empty()) {
+    return invalid_config(
+        "the picker has no way to find its endpoints: name dataLayer.discovery in the configuration, or use "
+        "--endpoints-file or --model-server (this build has no Kubernetes client, so --pool-name and "
+        "--endpoint-selector find none)");
+  }
   (*pool)->set_rules(assembly::pool_rules(runtime->manifests_, (*pool)->pool().ns, (*pool)->pool().name));
   runtime->pools_.push_back(std::move(*pool));
 
@@ -92,11 +99,12 @@ Result<std::unique_ptr<EppRuntime>> EppRuntime::create(EppOptions options) {
     io::TlsServerOptions tls;
     tls.alpn = {"h2"};
     tls.allow_tls12 = options.allow_tls12;
+    tls.tls12_ciphers = options.tls12_ciphers;
     if (options.cert_folder.empty()) {
-      return invalid_config(
-          "a self-signed certificate is not made yet: use --cert-path or --secure-serving=false");
+      tls.self_signed_organisation = "Penstock";
+    } else {
+      tls.certificates.push_back({options.cert_folder + "/tls.crt", options.cert_folder + "/tls.key"});
     }
-    tls.certificates.push_back({options.cert_folder + "/tls.crt", options.cert_folder + "/tls.key"});
     auto context = io::TlsServerContext::create(tls);
     if (!context.ok()) return context.error().wrap("--cert-path");
     runtime->tls_ = *context;
@@ -178,8 +186,8 @@ void EppRuntime::begin_drain() {
   update_health();
 }
 
-int64_t EppRuntime::active_streams() const {
-  return door_->stats().open_streams;
+int64_t EppRuntime::active_requests() const {
+  return door_->stats().active;
 }
 
 void EppRuntime::tick() {}
@@ -193,8 +201,11 @@ void EppRuntime::stop(Duration drain) {
   if (server_) {
     server_->begin_drain();
     const TimePoint deadline = clock_.now() + drain;
-    if (drain <= Duration::zero() || clock_.now() >= deadline) door_->begin_stop();
-    server_->stop(drain);
+    while (active_requests() > 0 && clock_.now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    door_->begin_stop();
+    server_->stop(Duration::zero());
   }
   if (health_server_) health_server_->stop(Duration::zero());
   for (const auto& pool : pools_) pool->stop();

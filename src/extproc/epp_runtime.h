@@ -37,6 +37,7 @@ struct EppOptions {
   std::string cert_folder;            // tls.crt and tls.key; "": a self-signed certificate made at start
   bool cert_reload = false;           // when the files change
   bool allow_tls12 = true;
+  std::vector<std::string> tls12_ciphers;  // IANA names; empty: the library's
 };
 
 // An endpoint picker process without its command line: event loops, one pool, signals, the gRPC listeners.
@@ -56,9 +57,9 @@ class EppRuntime {
   Status reload(EppOptions options);
   // Health says NOT_SERVING; streams are served on, new ones too: data planes leave by themselves.
   void begin_drain();
-  // Streams whose response still passes; 0: drained.
-  int64_t active_streams() const;
-  // Gives open streams up to `drain`, then cuts them; ends the loops.
+  // Requests that are not over; 0: drained.
+  int64_t active_requests() const;
+  // No new connections and streams; requests get up to `drain`, then are cut; ends the loops.
   void stop(Duration drain);
   // To be called about once a second: takes a changed certificate, keeps health up to date, gives memory back
   // after load.

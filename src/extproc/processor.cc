@@ -89,6 +89,7 @@ void Processor::ended() {
 void Processor::end(int status, std::string_view reason, const Error* error, uint64_t own_bytes) {
   if (!has_request_ || ended_) return;
   ended_ = true;
+  core_.active.fetch_sub(1, std::memory_order_relaxed);
   core_.metrics.ends.with({reason}).add();
   director::Observer::End how;
   how.status = status;
@@ -169,6 +170,7 @@ Processor::Next Processor::request_headers(const Incoming& in, Answers& answers)
   }
   arrived_at_ = now_;
   has_request_ = true;
+  core_.active.fetch_add(1, std::memory_order_relaxed);
   request_ = RequestPhase::kBody;
   deciding_ = part_.take_deciding();
   core_.undecided.fetch_add(1, std::memory_order_relaxed);

@@ -1,7 +1,10 @@
 #include "io/tls.h"
 
 #include <arpa/inet.h>
+#include <openssl/bn.h>
+#include <openssl/ec.h>
 #include <openssl/err.h>
+#include <openssl/rand.h>
 #include <openssl/x509v3.h>
 
 #include "io/detail/tls_impl.h"
@@ -53,6 +56,64 @@ Status use_certificate(SSL_CTX* context, const std::string& certificate, const s
   return {};
 }
 
+template <auto Free>
+struct Freed {
+  template <typename T>
+  void operator()(T* object) const {
+    Free(object);
+  }
+};
+
+// Makes a key and a certificate for it, and gives both to the context.
+Status use_self_signed(SSL_CTX* context, const std::string& organisation) {
+  const auto failed = [] {
+    return invalid_config("can't make a self-signed certificate: " + take_ssl_error());
+  };
+  const std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>> key(EVP_EC_gen("P-256"));
+  const std::unique_ptr<X509, Freed<X509_free>> certificate(X509_new());
+  if (!key || !certificate) return failed();
+  X509* x = certificate.get();
+  unsigned char serial[8] = {};
+  if (RAND_bytes(serial, sizeof(serial)) != 1) return failed();
+  serial[0] &= 0x7FU;
+  const std::unique_ptr<BIGNUM, Freed<BN_free>> number(BN_bin2bn(serial, sizeof(serial), nullptr));
+  constexpr long kDay = 24L * 60 * 60;
+  X509_NAME* name = X509_get_subject_name(x);
+  const auto text = reinterpret_cast<const unsigned char*>(organisation.c_str());
+  if (!number || X509_set_version(x, 2) != 1 ||
+      BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(x)) == nullptr ||
+      X509_gmtime_adj(X509_getm_notBefore(x), -kDay) == nullptr ||
+      X509_gmtime_adj(X509_getm_notAfter(x), 3650 * kDay) == nullptr || X509_set_pubkey(x, key.get()) != 1 ||
+      X509_NAME_add_entry_by_txt(name, "O", MBSTRING_UTF8, text, -1, -1, 0) != 1 ||
+      X509_set_issuer_name(x, name) != 1) {
+    return failed();
+  }
+  X509V3_CTX extension_context;
+  X509V3_set_ctx(&extension_context, x, x, nullptr, nullptr, 0);
+  const std::unique_ptr<X509_EXTENSION, Freed<X509_EXTENSION_free>> names(X509V3_EXT_conf_nid(
+      nullptr, &extension_context, NID_subject_alt_name, "DNS:localhost,IP:127.0.0.1,IP:::1"));
+  if (!names || X509_add_ext(x, names.get(), -1) != 1 || X509_sign(x, key.get(), EVP_sha256()) == 0 ||
+      SSL_CTX_use_certificate(context, x) != 1 || SSL_CTX_use_PrivateKey(context, key.get()) != 1) {
+    return failed();
+  }
+  return {};
+}
+
+Status use_ciphers(SSL_CTX* context, const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) {
+    const char* known = OPENSSL_cipher_name(name.c_str());
+    if (known == nullptr || std::string_view(known) == "(NONE)") {
+      return invalid_config("there is no TLS 1.2 cipher suite '" + name + "'");
+    }
+    list += (list.empty() ? "" : ":") + std::string(known);
+  }
+  if (!list.empty() && SSL_CTX_set_cipher_list(context, list.c_str()) != 1) {
+    return invalid_config("can't use TLS cipher suites '" + list + "': " + take_ssl_error());
+  }
+  return {};
+}
+
 // Index of the generation in an SSL_CTX, for the callbacks.
 int select_alpn(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* in,
                 unsigned in_size, void* context) {
@@ -94,10 +155,14 @@ int generation_index() {
 
 Result<std::shared_ptr<TlsServerContext::Impl::Generation>> TlsServerContext::Impl::load(
     const TlsServerOptions& options) {
-  if (options.certificates.empty()) return invalid_config("a TLS listener needs a certificate");
+  const bool self_signed = options.certificates.empty() && !options.self_signed_organisation.empty();
+  if (options.certificates.empty() && !self_signed)
+    return invalid_config("a TLS listener needs a certificate");
+  std::vector<TlsCertificate> certificates = options.certificates;
+  if (self_signed) certificates.emplace_back();
   auto generation = std::make_shared<Generation>();
   generation->alpn_wire = detail::alpn_wire(options.alpn);
-  for (const TlsCertificate& certificate : options.certificates) {
+  for (const TlsCertificate& certificate : certificates) {
     ERR_clear_error();
     detail::SslCtxPtr context(SSL_CTX_new(TLS_server_method()));
     if (!context) return invalid_config("no TLS context: " + detail::take_ssl_error());
@@ -105,10 +170,11 @@ Result<std::shared_ptr<TlsServerContext::Impl::Generation>> TlsServerContext::Im
     SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
     static constexpr unsigned char kSessionContext[] = "penstock";
     SSL_CTX_set_session_id_context(context.get(), kSessionContext, sizeof(kSessionContext) - 1);
-    if (Status status =
-            detail::use_certificate(context.get(), certificate.certificate_file, certificate.key_file);
-        !status.ok())
-      return std::move(status).error();
+    Status status = self_signed ? detail::use_self_signed(context.get(), options.self_signed_organisation)
+                                : detail::use_certificate(context.get(), certificate.certificate_file,
+                                                          certificate.key_file);
+    if (status.ok()) status = detail::use_ciphers(context.get(), options.tls12_ciphers);
+    if (!status.ok()) return std::move(status).error();
     if (!options.client_ca_file.empty()) {
       if (SSL_CTX_load_verify_locations(context.get(), options.client_ca_file.c_str(), nullptr) != 1)
         return detail::config_error("can't use client CA file", options.client_ca_file);

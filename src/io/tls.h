@@ -20,6 +20,11 @@ struct TlsServerOptions {
   bool require_client_certificate = false;
   std::vector<std::string> alpn = {"h2", "http/1.1"};  // in order of preference
   bool allow_tls12 = true;                             // otherwise 1.3 only
+  // Without certificates: one is made for this organisation (ECDSA P-256, for localhost, ten years) that
+  // nobody can verify.
+  std::string self_signed_organisation;
+  // Of TLS 1.2, by their IANA names; empty: the library's.
+  std::vector<std::string> tls12_ciphers;
 };
 
 // Server side of TLS, shared by all loops. Thread-safe.
