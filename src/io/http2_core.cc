@@ -281,7 +281,8 @@ struct Http2Core::Callbacks {
       // Ours to judge (Http2Core::on_closed): whoever ends a stream after our answer does nothing wrong.
       nghttp2_option_set_stream_reset_rate_limit(made, uint64_t{1} << 62U, uint64_t{1} << 32U);
       nghttp2_option_set_max_continuations(made, 8);
-      nghttp2_option_set_max_outbound_ack(made, 1000);
+      // Limits::control_burst comes first.
+      nghttp2_option_set_max_outbound_ack(made, 20'000);
       return made;
     }();
     return option;

@@ -44,7 +44,7 @@ void Http2Wire::begin(std::vector<std::pair<uint16_t, uint32_t>> values) {
 
 void Http2Wire::skip_preface() {
   constexpr size_t kPreface = 24;
-  if (fill(kPreface)) inbox_.erase(0, kPreface);
+  if (fill(kPreface)) read_ += kPreface;
 }
 
 void Http2Wire::settings(std::vector<std::pair<uint16_t, uint32_t>> values) {
@@ -64,6 +64,11 @@ Fields Http2Wire::request(std::string method, std::string target, Fields more) {
                    {":path", std::move(target)}};
   fields.insert(fields.end(), more.begin(), more.end());
   return fields;
+}
+
+void Http2Wire::ping() {
+  send(frame(NGHTTP2_PING, 0, 0, "12345678"));
+  EXPECT_EQ(next(NGHTTP2_PING).type, NGHTTP2_PING);
 }
 
 std::string Http2Wire::header_block(const Fields& fields) {
@@ -92,7 +97,9 @@ std::string Http2Wire::headers_frame(int32_t id, const Fields& fields, bool end_
 }
 
 bool Http2Wire::fill(size_t bytes) {
-  while (inbox_.size() < bytes) {
+  while (inbox_.size() - read_ < bytes) {
+    inbox_.erase(0, read_);
+    read_ = 0;
     const std::string more = socket_.receive();
     if (more.empty()) return false;
     inbox_ += more;
@@ -104,14 +111,14 @@ Http2Frame Http2Wire::next() {
   for (;;) {
     Http2Frame out;
     if (!fill(9)) return out;
-    const auto byte = [&](size_t at) { return static_cast<uint32_t>(static_cast<uint8_t>(inbox_[at])); };
+    const auto byte = [&](size_t at) { return static_cast<uint32_t>(static_cast<uint8_t>(inbox_[read_ + at])); };
     const size_t size = (byte(0) << 16U) | (byte(1) << 8U) | byte(2);
     if (!fill(9 + size)) return out;
     out.type = static_cast<uint8_t>(byte(3));
     out.flags = static_cast<uint8_t>(byte(4));
     out.id = static_cast<int32_t>((byte(5) << 24U) | (byte(6) << 16U) | (byte(7) << 8U) | byte(8));
-    out.payload = inbox_.substr(9, size);
-    inbox_.erase(0, 9 + size);
+    out.payload = inbox_.substr(read_ + 9, size);
+    read_ += 9 + size;
     const bool ack = (out.flags & NGHTTP2_FLAG_ACK) != 0;
     switch (out.type) {
       case NGHTTP2_SETTINGS:

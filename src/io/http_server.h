@@ -15,8 +15,9 @@ namespace penstock::io {
 
 // HTTP/2's own limits. A connection that breaks one of them for good is told why (GOAWAY) and closed.
 struct Http2ServerOptions {
-  bool enabled = true;                           // off: the preface is answered 505
-  uint32_t max_concurrent_streams = 1024;        // of one connection; more are refused (REFUSED_STREAM)
+  bool enabled = true;  // off: the preface is answered 505
+  // Of one connection; more are refused (REFUSED_STREAM), or end it when the client knew.
+  uint32_t max_concurrent_streams = 1024;
   uint32_t stream_window_bytes = 256 * 1024;     // of a request body not yet read by its handler
   uint32_t connection_window_bytes = 8U << 20U;  // the same of all streams together; at least 65,535
   uint32_t max_frame_bytes = 16384;              // 16,384 to 16,777,215
@@ -26,7 +27,7 @@ struct Http2ServerOptions {
   // ends every ext-proc stream after our answer, are not counted.
   uint32_t reset_burst = 1000;
   uint32_t resets_per_second = 100;
-  // Frames that move nothing: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, empty DATA, unknown ones. Each HEADERS
+  // Frames that move nothing: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, RST_STREAM, empty DATA. Each HEADERS
   // and DATA frame with content, either way, earns 16 of them.
   uint32_t control_burst = 10'000;
   uint32_t control_per_second = 1'000;

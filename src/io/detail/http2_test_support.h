@@ -64,6 +64,8 @@ class Http2Wire {
   static std::string window_frame(int32_t id, uint32_t more) {
     return frame(NGHTTP2_WINDOW_UPDATE, 0, id, number32(more));
   }
+  // Until the peer has seen everything sent before.
+  void ping();
   void send(std::string_view bytes) const { socket_.send(bytes); }
 
   // The next frame, but for SETTINGS, WINDOW_UPDATE and PING, which are seen to and counted.
@@ -92,6 +94,7 @@ class Http2Wire {
   bool fill(size_t bytes);
   RawClient socket_;
   std::string inbox_;
+  size_t read_ = 0;  // of it
   std::map<int32_t, Answer> partial_;
   std::map<int32_t, bool> done_;
   nghttp2_hd_deflater* deflater_ = nullptr;
