@@ -369,7 +369,9 @@ TEST(Http2Client, ADeadConnectionEndsItsCallsAndTheNextOnesGetAnother) {
       server.wire.next(NGHTTP2_HEADERS);
       server.wire.headers(1, {{":status", "200"}}, false);
       server.wire.data(1, "part", false);
-      server.wire.socket().close();
+      server.wire.socket().shutdown_write();
+      while (server.wire.next().type != Http2Frame::kEnd) {
+      }
     }
     Peer second(raw);
     second.wire.next(NGHTTP2_HEADERS);

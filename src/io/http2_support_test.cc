@@ -111,7 +111,9 @@ Http2Frame Http2Wire::next() {
   for (;;) {
     Http2Frame out;
     if (!fill(9)) return out;
-    const auto byte = [&](size_t at) { return static_cast<uint32_t>(static_cast<uint8_t>(inbox_[read_ + at])); };
+    const auto byte = [&](size_t at) {
+      return static_cast<uint32_t>(static_cast<uint8_t>(inbox_[read_ + at]));
+    };
     const size_t size = (byte(0) << 16U) | (byte(1) << 8U) | byte(2);
     if (!fill(9 + size)) return out;
     out.type = static_cast<uint8_t>(byte(3));

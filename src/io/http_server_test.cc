@@ -585,6 +585,7 @@ TEST(HttpServer, SpreadsConnectionsOverLoops) {
     clients.emplace_back(served.address);
     clients.back().send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     clients.back().read_until("\r\n\r\nx");
+    ASSERT_TRUE(eventually([&] { return served.server.stats().open_exchanges == 0; }));
   }
   for (const auto& count : per_loop) EXPECT_EQ(count, 3);
 }
