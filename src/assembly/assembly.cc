@@ -411,6 +411,10 @@ class Assembler {
   void fill_slots() {
     for (const Plugin* plugin : instances_.in_order()) {
       if (const auto* p = dynamic_cast<const PreRequest*>(plugin)) policy_->pre_request.push_back(p);
+      if (const auto* p = dynamic_cast<const RequestHook*>(plugin)) policy_->request_hooks.push_back(p);
+      if (const auto* p = dynamic_cast<const Screener*>(plugin)) policy_->screeners.push_back(p);
+      if (const auto* p = dynamic_cast<const Admitter*>(plugin)) policy_->admitters.push_back(p);
+      if (const auto* p = dynamic_cast<const ResponseHook*>(plugin)) policy_->response_hooks.push_back(p);
       if (const auto* p = dynamic_cast<const EndpointObserver*>(plugin))
         policy_->endpoint_observers.push_back(p);
       const auto* load = dynamic_cast<const LoadEstimator*>(plugin);

@@ -34,8 +34,8 @@ bool is(const Plugin& plugin) {
 // When a plugin runs in a request's life: 0 while queued, 1 around scheduling, 2 inside it, -1 elsewhere.
 int layer_of(const Plugin& plugin) {
   if (is<flowcontrol::FairnessPolicy>(plugin) || is<flowcontrol::OrderingPolicy>(plugin)) return 0;
-  if (is<DataProducer>(plugin) || is<PreRequest>(plugin)) return 1;
   if (is<ProfileHandler>(plugin) || is<Filter>(plugin) || is<Scorer>(plugin) || is<Picker>(plugin)) return 2;
+  if (is<DataProducer>(plugin) || is<PreRequest>(plugin) || is<Admitter>(plugin)) return 1;
   return -1;
 }
 
@@ -168,7 +168,7 @@ Result<std::vector<const DataProducer*>> DataGraph::order() const {
 std::vector<DataKey> DataGraph::attribute_keys() const {
   std::vector<DataKey> out;
   for (const Node& node : nodes_) {
-    if (!is<DataProducer>(*node.plugin)) continue;
+    if (!is<DataProducer>(*node.plugin) && !is<ProfileHandler>(*node.plugin)) continue;
     for (const DataUse& use : node.data.produces) {
       if (std::find(out.begin(), out.end(), use.key) == out.end()) out.push_back(use.key);
     }

@@ -38,7 +38,7 @@ class DataGraph {
   // "cycle detected: graph is not a DAG".
   Result<std::vector<const DataProducer*>> order() const;
 
-  // All keys made by data producers, in order: each gets an attribute slot.
+  // All keys made by data producers and profile handlers, in order: each gets an attribute slot.
   std::vector<DataKey> attribute_keys() const;
   const DataDeclaration& declaration(const Plugin& plugin) const;
 

@@ -36,6 +36,7 @@ Status Instances::create(const config::PluginSpec& spec, const std::string& path
       .loops = options_.loops,
       .scrape_interval = scrape_interval_,
       .warm = options_.warm,
+      .plugins = this,
   };
   Result<std::unique_ptr<Plugin>> made = descriptor->create(context);
   if (!made) return std::move(made).error();

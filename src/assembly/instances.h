@@ -15,7 +15,7 @@
 namespace penstock::assembly {
 
 // The plugin instances of one assembly, by name, and the tables they are made from.
-class Instances {
+class Instances final : public PluginLookup {
  public:
   explicit Instances(const AssemblyOptions& options)
       : options_(options), scrape_interval_(options.scrape_interval) {}
@@ -32,7 +32,7 @@ class Instances {
   // is not taken.
   Status create(const config::PluginSpec& spec, const std::string& path);
 
-  Plugin* find(std::string_view name) const;
+  Plugin* find(std::string_view name) const override;
   // As an interface; nullptr when there is no such instance or it is something else.
   template <typename T>
   T* find_as(std::string_view name) const {

@@ -66,6 +66,8 @@ void Request::reset() {
   subset.reset();
   keep_scores = false;
   scores = {};
+  request_edits = {};
+  response_edits = {};
 }
 
 void Request::settle(Arena& spare) {
@@ -76,6 +78,7 @@ void Request::settle(Arena& spare) {
       &record.fairness_id,     &record.winner,         &record.winner_host_port};
   size_t size = 0;
   for (const std::string_view* text : texts) size += text->size();
+  for (const HeaderEdits::Edit& edit : response_edits) size += edit.name.size() + edit.value.size();
   kept_.clear();
   kept_.reserve(size);
   for (std::string_view* text : texts) {
@@ -83,6 +86,18 @@ void Request::settle(Arena& spare) {
     kept_.append(*text);
     *text = std::string_view(kept_).substr(at);
   }
+  const auto keep = [this](std::string_view text) {
+    const size_t at = kept_.size();
+    kept_.append(text);
+    return std::string_view(kept_).substr(at);
+  };
+  kept_edits_.clear();
+  for (const HeaderEdits::Edit& edit : response_edits) {
+    kept_edits_.push_back({keep(edit.name), keep(edit.value), edit.remove});
+  }
+  response_edits = kept_edits_;
+  request_edits = {};
+  inference.agent_identity = {};
   destination = record.winner_host_port;
   inference.headers = {};
   inference.cache_salt = {};
@@ -187,7 +202,7 @@ Status Director::decide_steps(Request& request, const RequestInput& input, bool 
 
   if (Status status = parse(request, input); !status.ok()) return status;
   if (Status status = rewrite(request, random, explain); !status.ok()) return status;
-  classify(request);
+  if (Status status = classify(request); !status.ok()) return status;
   if (!explain) {
     request.series = &series_.find(inference.incoming_model, inference.target_model, inference.fairness_id,
                                    inference.priority);
@@ -268,8 +283,11 @@ Status Director::rewrite(Request& request, Random& random, bool explain) {
   return {};
 }
 
-void Director::classify(Request& request) {
+Status Director::classify(Request& request) {
   InferenceRequest& inference = request.inference;
+  for (const RequestHook* hook : request.policy->request_hooks) {
+    if (Status status = hook->on_request(inference, request.arena); !status.ok()) return status;
+  }
   if (const auto objective =
           aliased_header(inference.headers, "x-llm-d-inference-objective", "x-gateway-inference-objective")) {
     inference.objective = request.arena.copy(*objective);
@@ -280,6 +298,8 @@ void Director::classify(Request& request) {
       aliased_header(inference.headers, "x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id");
   if (fairness && !fairness->empty()) {
     inference.fairness_id = request.arena.copy(*fairness);
+  } else if (!inference.agent_identity.empty()) {
+    inference.fairness_id = inference.agent_identity;
   } else if (!inference.identity.empty()) {
     inference.fairness_id = inference.identity;
   } else {
@@ -287,6 +307,24 @@ void Director::classify(Request& request) {
   }
   request.record.fairness_id = inference.fairness_id;
   request.record.priority = inference.priority;
+  return {};
+}
+
+Status Director::screen(SchedulingContext& ctx, std::span<Candidate> candidates, size_t& count,
+                        const Policy& policy) const {
+  std::span<uint32_t> kept = ctx.arena.make_filled<uint32_t>(ctx.pool.endpoints.size(), 0);
+  std::span<Candidate> list = ctx.arena.make_span<Candidate>(count);
+  for (const Screener* screener : policy.screeners) {
+    std::copy_n(candidates.begin(), count, list.begin());
+    const size_t left = std::min(count, screener->screen(ctx, list));
+    for (const Candidate c : list.first(left)) ++kept[c];
+  }
+  const auto end = std::remove_if(candidates.begin(), candidates.begin() + static_cast<ptrdiff_t>(count),
+                                  [&](Candidate c) { return kept[c] < policy.screeners.size(); });
+  count = static_cast<size_t>(end - candidates.begin());
+  if (count != 0) return {};
+  return Error{ErrorCode::kServiceUnavailable, "screeners eliminated all endpoint candidates",
+               "rejected-no-endpoints"};
 }
 
 Status Director::choose(Request& request, Random& random, std::span<const EndpointSlot> excluded,
@@ -339,6 +377,10 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   if (!explain) find_plugin_series(request.policy);
   AttributeTable attributes(arena, policy.attribute_slots, pool.endpoints.size());
   SchedulingContext ctx{inference, pool, signals, attributes, arena, random, now, candidates, explain};
+  HeaderEdits edits(arena);
+  if (!explain) ctx.edits = &edits;
+  request.request_edits = {};
+  request.response_edits = {};
   const auto produce = [&](DataProducer::Stage stage) {
     TimePoint last = kNever;
     for (size_t i = 0; i < policy.producers.size(); ++i) {
@@ -373,6 +415,11 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
     return Error{ErrorCode::kServiceUnavailable, "failed to find endpoint candidates for serving the request",
                  "rejected-no-endpoints"};
   }
+  if (!policy.screeners.empty()) {
+    if (Status status = screen(ctx, candidates, count, policy); !status.ok()) return status;
+    candidates = candidates.first(count);
+    ctx.candidates = candidates;
+  }
   if (inference.priority < 0 && policy.saturation != nullptr &&
       policy.saturation->saturation(pool, signals, candidates, now) >= 1.0) {
     return Error{ErrorCode::kResourceExhausted, "system saturated, sheddable request dropped",
@@ -380,6 +427,12 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   }
 
   produce(DataProducer::Stage::kEndpoints);
+  for (const Admitter* admitter : policy.admitters) {
+    if (Status status = admitter->admit(ctx); !status.ok()) {
+      const Error& denial = status.error();
+      return Error{denial.code, "request cannot be admitted: " + denial.message, denial.dropped_reason};
+    }
+  }
 
   const TimePoint schedule_started = clock_.now();
   Result<SchedulingResult> scheduled = policy.scheduler->run(ctx, record);
@@ -497,7 +550,11 @@ Status Director::reserve_and_tell(Request& request, SchedulingContext& ctx, cons
     failures += "PreRequest \"" + plugin->typed_name() + "\" failed: " + status.error().message;
     single = std::move(status).error();
   }
-  if (failed == 0) return {};
+  if (failed == 0) {
+    request.request_edits = ctx.edits->request();
+    request.response_edits = ctx.edits->response();
+    return {};
+  }
   request.load.release();
   if (failed == 1) return *single;
   return Error{ErrorCode::kInternal, std::move(failures)};
@@ -512,7 +569,17 @@ void Director::fill_record(Request& request, const SchedulingContext& ctx, const
   record.winner = arena.copy(endpoint.id);
 
   const std::span<const Candidate> targets = result.primary->targets;
-  if (targets.size() == 1) {
+  if (result.destination_port != 0) {
+    std::string joined;
+    size_t first = 0;
+    for (const Candidate target : targets) {
+      if (!joined.empty()) joined += ',';
+      joined += ctx.pool.endpoints[target]->host_port_at(result.destination_port);
+      if (first == 0) first = joined.size();
+    }
+    request.destination = arena.copy(joined);
+    record.winner_host_port = request.destination.substr(0, first);
+  } else if (targets.size() == 1) {
     record.winner_host_port = arena.copy(endpoint.host_port);
     request.destination = record.winner_host_port;
   } else {

@@ -20,6 +20,7 @@
 #include "director/request_metrics.h"
 #include "director/rewrites.h"
 #include "inference/decision.h"
+#include "inference/header_edits.h"
 #include "inference/plugin.h"
 #include "inference/request.h"
 #include "protocol/parser.h"
@@ -131,9 +132,13 @@ class Request {
   std::optional<std::span<const SubsetEntry>> subset;
   bool keep_scores = false;
   std::span<const EndpointScore> scores;  // of the primary profile, with keep_scores
+  // What plugins want changed in the headers: first removed, then set.
+  std::span<const HeaderEdits::Edit> request_edits;
+  std::span<const HeaderEdits::Edit> response_edits;
 
  private:
   std::string kept_;  // settle()'s
+  std::vector<HeaderEdits::Edit> kept_edits_;
 };
 
 // Decides for the requests of one pool on one loop. Everything runs in the caller's turn: nothing waits.
@@ -176,7 +181,9 @@ class Director {
   Status decide_steps(Request& request, const RequestInput& input, bool explain, std::string* explanation);
   Status parse(Request& request, const RequestInput& input);
   Status rewrite(Request& request, Random& random, bool explain);
-  void classify(Request& request);
+  Status classify(Request& request);
+  Status screen(SchedulingContext& ctx, std::span<Candidate> candidates, size_t& count,
+                const Policy& policy) const;
   std::span<bool> allowed_by(std::span<const SubsetEntry> subset, const PoolSnapshot& pool, Arena& arena);
   Status choose(Request& request, Random& random, std::span<const EndpointSlot> excluded, bool explain,
                 std::string* explanation);

@@ -8,6 +8,51 @@
 
 namespace penstock::director {
 
+// Keeps what ResponseHooks add.
+class Observer::Collector final : public ResponseEdits {
+ public:
+  explicit Collector(Observer& observer) : observer_(observer) {}
+  void set_header(std::string_view name, std::string_view value) override {
+    if (observer_.headers_.size() < HeaderEdits::kMaxEdits)
+      observer_.headers_.push_back({std::string(name), std::string(value)});
+  }
+  void set_metadata(std::string_view ns, std::string_view name, double value) override {
+    if (observer_.metadata_.size() < HeaderEdits::kMaxEdits)
+      observer_.metadata_.push_back({std::string(ns), std::string(name), value});
+  }
+
+ private:
+  Observer& observer_;
+};
+
+void Observer::tell(ResponseEvent::Kind kind, TimePoint now, bool natural_end, const Served& served) {
+  if (request_->policy == nullptr || request_->policy->response_hooks.empty()) return;
+  ResponseEvent event;
+  event.kind = kind;
+  event.request_id = request_->inference.request_id;
+  event.endpoint = request_->endpoint.get();
+  event.streaming = is_event_stream();
+  event.now = now;
+  event.natural_end = natural_end;
+  event.has_lb_metadata = served.has_lb_metadata;
+  event.served_endpoint = served.endpoint;
+  if (kind == ResponseEvent::Kind::kEnd && reader_ && reader_->usage() != nullptr) {
+    const protocol::Usage& usage = *reader_->usage();
+    event.has_usage = true;
+    event.prompt_tokens = usage.prompt_tokens;
+    event.completion_tokens = usage.completion_tokens;
+    event.total_tokens = usage.total_tokens;
+    event.cached_tokens = usage.cached_tokens;
+  }
+  Collector collector(*this);
+  for (const ResponseHook* hook : request_->policy->response_hooks) hook->on_response(event, collector);
+}
+
+void Observer::append_header_edits(std::vector<HeaderEdits::Edit>& out) const {
+  out.insert(out.end(), request_->response_edits.begin(), request_->response_edits.end());
+  for (const Header& header : headers_) out.push_back({header.name, header.value, false});
+}
+
 void Observer::start(Pool& pool, Request& request, AccessLog* access_log, size_t loop) {
   pool_ = &pool;
   request_ = &request;
@@ -20,12 +65,19 @@ void Observer::start(Pool& pool, Request& request, AccessLog* access_log, size_t
   first_token_at_ = kNever;
   last_piece_at_ = kNever;
   ended_ = false;
+  hooks_ended_ = false;
+  headers_.clear();
+  metadata_.clear();
 }
 
-void Observer::head(int status, std::string_view content_type, std::string_view content_encoding) {
+void Observer::head(int status, std::string_view content_type, std::string_view content_encoding,
+                    TimePoint now, const Served& served) {
   status_ = status;
   Request& request = *request_;
-  if (request.parsed.skip_response) return;
+  if (request.parsed.skip_response) {
+    tell(ResponseEvent::Kind::kHead, now, false, served);
+    return;
+  }
   protocol::ResponseReader::Options options;
   options.api = request.inference.api;
   if (request.restore_model) {
@@ -36,6 +88,7 @@ void Observer::head(int status, std::string_view content_type, std::string_view 
   reader_->begin(status, content_type, content_encoding);
   takes_events_ =
       reader_->is_event_stream() && (content_encoding.empty() || ascii_iequals(content_encoding, "identity"));
+  tell(ResponseEvent::Kind::kHead, now, false, served);
 }
 
 void Observer::piece(std::string_view piece, TimePoint now, std::vector<std::string_view>& out) {
@@ -54,6 +107,7 @@ void Observer::piece(std::string_view piece, TimePoint now, std::vector<std::str
     request_->series->itl->observe(to_seconds(now - last_piece_at_));
   }
   last_piece_at_ = now;
+  if (first_token_at_ != kNever) tell(ResponseEvent::Kind::kChunk, now, false, {});
 }
 
 void Observer::note_first_token(TimePoint now) {
@@ -64,6 +118,9 @@ void Observer::note_first_token(TimePoint now) {
 
 void Observer::body_end(std::vector<std::string_view>& out) {
   if (reader_) reader_->finish(out);
+  if (hooks_ended_) return;
+  hooks_ended_ = true;
+  tell(ResponseEvent::Kind::kEnd, last_piece_at_, true, {});
 }
 
 void Observer::end(const End& end, TimePoint now) {
@@ -71,6 +128,10 @@ void Observer::end(const End& end, TimePoint now) {
   ended_ = true;
   Request& request = *request_;
   request.load.release();
+  if (!hooks_ended_) {
+    hooks_ended_ = true;
+    tell(ResponseEvent::Kind::kEnd, now, false, {});
+  }
 
   Outcome outcome;
   outcome.status = end.status;

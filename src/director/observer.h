@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,8 +23,26 @@ class Observer {
   // Before the decision. `access_log` may be nullptr: no line.
   void start(Pool& pool, Request& request, AccessLog* access_log, size_t loop);
 
+  // What the data plane says of the endpoint it used (behind Envoy).
+  struct Served {
+    bool has_lb_metadata = false;
+    std::optional<std::string_view> endpoint;
+  };
   // The head of the answer that goes to the client. Failed attempts are not shown to the observer.
-  void head(int status, std::string_view content_type, std::string_view content_encoding);
+  void head(int status, std::string_view content_type, std::string_view content_encoding) {
+    head(status, content_type, content_encoding, kNever, {});
+  }
+  void head(int status, std::string_view content_type, std::string_view content_encoding, TimePoint now,
+            const Served& served);
+  // After head(): what plugins want set in the answer's headers. Valid until end().
+  void append_header_edits(std::vector<HeaderEdits::Edit>& out) const;
+  // After body_end(): what plugins report to the data plane.
+  struct Metadata {
+    std::string ns;
+    std::string name;
+    double value = 0;
+  };
+  std::span<const Metadata> metadata() const { return metadata_; }
   // True when bytes may be changed or held back: the answer then has no content-length of its own.
   bool rewrites() const { return reader_ && reader_->rewrites(); }
   bool is_event_stream() const { return reader_ && reader_->is_event_stream(); }
@@ -49,7 +69,10 @@ class Observer {
   uint64_t bytes_out() const { return bytes_out_; }
 
  private:
+  class Collector;
+
   void count(const End& end, TimePoint now);
+  void tell(ResponseEvent::Kind kind, TimePoint now, bool natural_end, const Served& served);
   void note_first_token(TimePoint now);
 
   Pool* pool_ = nullptr;
@@ -63,6 +86,13 @@ class Observer {
   TimePoint first_token_at_ = kNever;  // the first output of a stream, the first byte of other answers
   TimePoint last_piece_at_ = kNever;
   bool ended_ = true;
+  bool hooks_ended_ = true;  // ResponseHooks were told of the end
+  struct Header {
+    std::string name;
+    std::string value;
+  };
+  std::vector<Header> headers_;  // set by ResponseHooks
+  std::vector<Metadata> metadata_;
 };
 
 }  // namespace penstock::director

@@ -24,6 +24,10 @@ struct Policy {
   std::unique_ptr<protocol::ParserTable> parsers;
   std::vector<const DataProducer*> producers;  // all, in dependency order
   std::vector<const PreRequest*> pre_request;  // configuration order
+  std::vector<const RequestHook*> request_hooks;
+  std::vector<const Screener*> screeners;
+  std::vector<const Admitter*> admitters;
+  std::vector<const ResponseHook*> response_hooks;
   std::vector<const EndpointObserver*> endpoint_observers;
   const LoadEstimator* load_estimator = nullptr;  // the first inflight-load-producer, if any
   const SaturationDetector* saturation = nullptr;

@@ -145,4 +145,13 @@ BodyFraming response_framing(std::string_view method, int status, std::optional<
   return BodyFraming::chunked();
 }
 
+void apply_edits(std::span<const HeaderEdits::Edit> edits, std::vector<io::HeaderField>& fields) {
+  for (const HeaderEdits::Edit& edit : edits) {
+    std::erase_if(fields, [&](const io::HeaderField& field) { return ascii_iequals(field.name, edit.name); });
+  }
+  for (const HeaderEdits::Edit& edit : edits) {
+    if (!edit.remove) fields.push_back({edit.name, edit.value});
+  }
+}
+
 }  // namespace penstock::gateway

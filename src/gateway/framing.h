@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gateway/route_table.h"
+#include "inference/header_edits.h"
 #include "io/http.h"
 
 namespace penstock::gateway {
@@ -48,6 +49,8 @@ void response_fields(const io::ResponseHead& head, const ResponseRules& rules,
 io::BodyFraming response_framing(std::string_view method, int status, std::optional<uint64_t> length,
                                  bool body_changed);
 
+// Applies what plugins want changed: removes, then sets in place of what is there. Views of the edits.
+void apply_edits(std::span<const HeaderEdits::Edit> edits, std::vector<io::HeaderField>& fields);
 // True for fields that belong to one hop only, framing included.
 bool is_hop_by_hop(std::string_view lower_name);
 

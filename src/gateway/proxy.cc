@@ -406,6 +406,7 @@ Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint) {
   rules.host = endpoint.host_port;
   state_.fields.clear();
   request_fields(head, rules, state_.scratch, state_.fields);
+  apply_edits(request.request_edits, state_.fields);
   state_.pieces.clear();
   uint64_t length = body_.size;
   if (!request.rewritten.pieces.empty()) {
@@ -500,11 +501,15 @@ Exchange::Next Exchange::after_attempt(PoolPart& pool, const Endpoint& endpoint)
 Task<void> Exchange::stream_back(PoolPart& pool) {
   director::Observer& observer = state_.observer;
   const io::ResponseHead& head = *answer_;
-  observer.head(head.status, head.fields.get("content-type"), head.fields.get("content-encoding"));
+  observer.head(head.status, head.fields.get("content-type"), head.fields.get("content-encoding"),
+                core_.clock.now(), {});
   const bool changed = observer.rewrites();
   const int status = head.status;
   state_.fields.clear();
   response_fields(head, {request_id_, endpoint_header(), changed}, state_.fields);
+  std::vector<HeaderEdits::Edit> edits;
+  observer.append_header_edits(edits);
+  apply_edits(edits, state_.fields);
   state_.hold.reset();
   Duration reading{0};
   Status wrote;

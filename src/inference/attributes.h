@@ -3,10 +3,13 @@
 #include <cassert>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/arena.h"
+#include "base/clock.h"
 #include "inference/data_key.h"
+#include "inference/endpoint.h"
 
 namespace penstock {
 
@@ -16,6 +19,8 @@ struct PrefixMatch {
   uint32_t total_blocks = 0;
   uint32_t block_size_tokens = 0;
   uint32_t cached_blocks = 0;  // unweighted count; equals match_blocks for the approximate producer
+  // Blocks in the endpoint's CPU tier, which others can pull from; below 0: tiers are not known.
+  int32_t cpu_tier_blocks = -1;
 };
 // Value of data_keys::kInFlightLoad: requests and tokens in flight on an endpoint.
 struct InFlightLoad {
@@ -25,6 +30,50 @@ struct InFlightLoad {
 // Value of data_keys::kUncachedRequestTokens: tokens of this request an endpoint would have to prefill.
 struct UncachedTokens {
   int64_t tokens = 0;
+};
+// Value of data_keys::kMultiModalMatch: how many of the request's distinct media items an endpoint's encoder
+// cache holds.
+struct MultiModalMatch {
+  uint32_t matched_items = 0;
+  uint32_t request_items = 0;
+};
+// Value of data_keys::kLatencyPrediction: what a predictor expects of this request on an endpoint.
+struct LatencyPrediction {
+  bool known = false;  // false: no prediction for this endpoint
+  bool ttft_valid = false;
+  bool tpot_valid = false;
+  double ttft_ms = 0;
+  double tpot_ms = 0;
+  double ttft_headroom_ms = 0;  // objective - prediction; negative: the objective would be missed
+  double tpot_headroom_ms = 0;
+  double ttft_error_ms = 0;  // standard error of the prediction, 0: not stated
+  uint32_t dispatched_requests = 0;
+};
+// Value of data_keys::kTopology: where an endpoint runs. Views into the endpoint's labels; empty: unknown.
+struct Topology {
+  std::string_view hostname;
+  std::string_view rack;
+  std::string_view zone;
+  std::string_view region;
+  bool known() const { return !hostname.empty() || !rack.empty() || !zone.empty() || !region.empty(); }
+};
+// Value of the keys of scraped numbers beyond the load signals (custom metrics, GPU utilisation, figures of
+// another cluster).
+struct EndpointScalar {
+  bool known = false;
+  double value = 0;
+  TimePoint observed_at = kNever;
+};
+// Values of the request as a whole (AttributeTable::value).
+struct SessionId {  // data_keys::kSessionId
+  std::string_view text;
+};
+struct PeerEndpoint {  // data_keys::kPeerEndpoint: the other half of a disaggregated request
+  Candidate endpoint = 0;
+};
+struct CacheSource {  // data_keys::kCacheSource: where cached prefix may be pulled from
+  Candidate endpoint = 0;
+  uint64_t cached_tokens = 0;
 };
 // Value of data_keys::kTokenizedPrompt: a marker, the data are InferenceRequest::prompts.
 struct TokenizedPromptMarker {};

@@ -28,6 +28,17 @@ inline const DataKey kTokenizedPrompt{"TokenizedPrompt", "token-producer"};
 inline const DataKey kPrefixMatch{"PrefixCacheMatchInfoDataKey", "approx-prefix-cache-producer"};
 inline const DataKey kInFlightLoad{"InFlightLoadDataKey", "inflight-load-producer"};
 inline const DataKey kUncachedRequestTokens{"UncachedRequestTokensDataKey", "inflight-load-producer"};
+inline const DataKey kMultiModalMatch{"MultiModalEncoderCacheMatchInfoKey", "mm-embeddings-cache-producer"};
+inline const DataKey kLatencyPrediction{"LatencyPredictionInfoDataKey", "predicted-latency-producer"};
+inline const DataKey kSessionId{"SessionIDDataKey", "session-id-producer"};
+inline const DataKey kPeerEndpoint{"peer-endpoint", "disagg-profile-handler"};
+inline const DataKey kCacheSource{"best-match", "p2p-source-producer"};
+inline const DataKey kTopology{"Topology", "topology-extractor"};
+inline const DataKey kGpuUtilization{"GPUUtilization", "dcgm-extractor"};
+inline const DataKey kMulticlusterKvUsage{"llm-d.ai/multicluster-kv-cache-utilization", ""};
+inline const DataKey kMulticlusterQueueSize{"llm-d.ai/multicluster-queue-size", ""};
+// Not an attribute: InferenceRequest::agent_identity.
+inline const DataKey kAgentIdentity{"agent-identity", ""};
 // The scraped keys name columns of SignalView, not attributes; they are declared, by extractors and their
 // consumers alike, with the value type SignalValue, kActiveModels and kWaitingModels with LoraSignal.
 inline const DataKey kWaitingQueueSize{"WaitingQueueSize", "core-metrics-extractor"};

@@ -60,6 +60,11 @@ struct Endpoint {
     const auto it = labels.find(key);
     return it == labels.end() ? std::string_view() : std::string_view(it->second);
   }
+  // "address:other port", IPv6 in brackets.
+  std::string host_port_at(uint16_t other) const {
+    const bool v6 = address.find(':') != std::string::npos;
+    return (v6 ? "[" + address + "]" : address) + ":" + std::to_string(other);
+  }
 };
 
 // The membership of one pool at one instant, ordered by id. Immutable; published by pointer with a

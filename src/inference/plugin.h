@@ -17,6 +17,7 @@
 #include "inference/data_key.h"
 #include "inference/decision.h"
 #include "inference/endpoint.h"
+#include "inference/header_edits.h"
 #include "inference/request.h"
 #include "inference/signals.h"
 #include "inference/warm_state.h"
@@ -41,6 +42,8 @@ struct SchedulingContext {
   std::span<const Candidate> candidates;
   // When set, the whole picture is recorded, not only the top candidates.
   bool explain = false;
+  // What plugins change in headers; nullptr where nobody sends anything (explain, tests).
+  HeaderEdits* edits = nullptr;
 };
 
 // What the picker returned for one profile. `targets`: in order, first is the destination.
@@ -55,6 +58,8 @@ struct ProfileResult {
 struct SchedulingResult {
   std::span<const ProfileResult* const> profiles;  // those that ran and succeeded
   const ProfileResult* primary = nullptr;
+  // The port requests go to instead of each target's own; 0: the targets' ports.
+  uint16_t destination_port = 0;
 };
 
 // A plugin instance lives as long as its policy epoch; its methods are called from every loop at once,
@@ -140,6 +145,64 @@ class PreRequest : public virtual Plugin {
   virtual Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const = 0;
 };
 
+// Looks at a request's headers before anything is decided, and writes what it finds into the request
+// (InferenceRequest::agent_identity). An error ends the request.
+class RequestHook : public virtual Plugin {
+ public:
+  virtual Status on_request(InferenceRequest& request, Arena& arena) const = 0;
+};
+
+// Shrinks the candidates before any data is made for them. Each screener gets the whole list; what all of
+// them keep remains, in order. Nothing left: the client gets 503.
+class Screener : public virtual Plugin {
+ public:
+  virtual size_t screen(SchedulingContext& ctx, std::span<Candidate> inout) const = 0;
+};
+
+// Says no to a request once its data are made: the error's text is the reason, its code the client's status.
+class Admitter : public virtual Plugin {
+ public:
+  virtual Status admit(SchedulingContext& ctx) const = 0;
+};
+
+// One moment in the life of an answer, as ResponseHook is told.
+struct ResponseEvent {
+  enum class Kind : uint8_t {
+    kHead,   // status and headers are there
+    kChunk,  // a further piece of a stream that carries output
+    kEnd,    // it is over, one way or the other; once
+  };
+  Kind kind = Kind::kHead;
+  std::string_view request_id;
+  const Endpoint* endpoint = nullptr;  // that served it; nullptr: nobody was chosen
+  bool streaming = false;
+  TimePoint now = kNever;
+  // kEnd: token counts of the engine's own report, absent where there was none.
+  bool has_usage = false;
+  uint64_t prompt_tokens = 0;
+  uint64_t completion_tokens = 0;
+  uint64_t total_tokens = 0;
+  std::optional<uint64_t> cached_tokens;
+  bool natural_end = false;  // kEnd: the answer was complete
+  // kHead: the endpoint that the data plane says it used; nullopt: it says nothing (behind Envoy: the
+  // metadata x-gateway-destination-endpoint-served); `has_lb_metadata`: whether it sent any of that
+  // namespace.
+  bool has_lb_metadata = false;
+  std::optional<std::string_view> served_endpoint;
+};
+// What a ResponseHook may add to an answer. Names and values live as long as the call.
+class ResponseEdits {
+ public:
+  virtual ~ResponseEdits() = default;
+  virtual void set_header(std::string_view name, std::string_view value) = 0;               // kHead
+  virtual void set_metadata(std::string_view ns, std::string_view name, double value) = 0;  // kEnd
+};
+// Told of the answer. Called on the request's loop; must not block.
+class ResponseHook : public virtual Plugin {
+ public:
+  virtual void on_response(const ResponseEvent& event, ResponseEdits& edits) const = 0;
+};
+
 // Says how many tokens a request adds to an endpoint's in-flight load when it is reserved there.
 class LoadEstimator : public virtual Plugin {
  public:
@@ -163,6 +226,13 @@ class EndpointObserver : public virtual Plugin {
 
 enum class Stability : uint8_t { kAlpha, kBeta, kStable };
 
+// The instances a factory may refer to: those its descriptor's `references` names exist already.
+class PluginLookup {
+ public:
+  virtual ~PluginLookup() = default;
+  virtual Plugin* find(std::string_view name) const = 0;
+};
+
 // What a factory may use. Valid during the call; registries outlive the instance.
 struct PluginFactoryContext {
   std::string_view name;           // instance name
@@ -174,6 +244,7 @@ struct PluginFactoryContext {
   // Time between scrapes of an endpoint.
   Duration scrape_interval = std::chrono::milliseconds(200);
   WarmState* warm = nullptr;  // nullptr: state starts cold and ends with the instance
+  const PluginLookup* plugins = nullptr;
 };
 
 // One line of a registry table.

@@ -80,10 +80,11 @@ struct InferenceRequest {
   // Set by the token producer; empty before, and for bodies nobody can tokenise.
   std::span<const TokenizedPrompt> prompts;
 
-  std::string_view objective;    // name from the header, may be empty
-  int priority = 0;              // higher first; < 0 is sheddable
-  std::string_view fairness_id;  // never empty after the director's first step
-  std::string_view identity;     // name of the caller's API key, or empty
+  std::string_view objective;       // name from the header, may be empty
+  int priority = 0;                 // higher first; < 0 is sheddable
+  std::string_view fairness_id;     // never empty after the director's first step
+  std::string_view identity;        // name of the caller's API key, or empty
+  std::string_view agent_identity;  // found by a RequestHook, or empty
   TimePoint received_at = kNever;
 
   // Sum over all prompts; 0 when unknown.
