@@ -1,5 +1,6 @@
 #include "extproc/door.h"
 
+#include <array>
 #include <random>
 
 #include "director/pictures.h"
@@ -10,10 +11,31 @@ namespace penstock::extproc {
 
 namespace {
 
+using director::CollectedFamily;
 using io::GrpcCode;
 using io::GrpcServerStream;
 using io::GrpcStatus;
 using io::Task;
+
+constexpr std::array<CollectedFamily, 3> kFamilies{{
+    {"penstock_requests_active", telemetry::MetricType::kGauge, "", "Requests being served right now."},
+    {"penstock_extproc_undecided", telemetry::MetricType::kGauge, "",
+     "Requests whose data plane waits for an answer."},
+    {"penstock_extproc_credits", telemetry::MetricType::kGauge, "",
+     "Reservations of requests whose answers nobody watches, until the next scrape."},
+}};
+
+void collect(const Core& core, telemetry::Writer& out) {
+  const std::array<int64_t, kFamilies.size()> values{core.active.load(std::memory_order_relaxed),
+                                                     core.undecided.load(std::memory_order_relaxed),
+                                                     core.credits.load(std::memory_order_relaxed)};
+  for (size_t i = 0; i < kFamilies.size(); ++i) {
+    out.header(kFamilies[i].name, kFamilies[i].help, kFamilies[i].type);
+    out.sample(kFamilies[i].name, {}, static_cast<double>(values[i]));
+  }
+  const std::array<director::ServedPool, 1> pools{{{core.pool.pool, core.pool.members}}};
+  director::collect_door(core.bodies, core.access_log, pools, out);
+}
 
 uint64_t seed_from_system() {
   std::random_device device;
@@ -115,7 +137,13 @@ Task<GrpcStatus> run(LoopPart& part, GrpcServerStream& stream) {
 struct Door::Impl {
   Impl(io::LoopGroup& group, telemetry::MetricRegistry& registry, const Clock& clock,
        director::AccessLog* access_log, DoorOptions options, DoorPool pool)
-      : loops(group), core(registry, clock, access_log, options, pool), parts(group.size()) {}
+      : loops(group),
+        metrics(registry),
+        core(registry, clock, access_log, options, pool),
+        parts(group.size()) {
+    collector = metrics.add_collector([this](telemetry::Writer& out) { collect(core, out); });
+  }
+  ~Impl() { metrics.remove_collector(collector); }
 
   // On the loop itself.
   LoopPart& part(io::Loop& loop) {
@@ -130,9 +158,20 @@ struct Door::Impl {
   }
 
   io::LoopGroup& loops;
+  telemetry::MetricRegistry& metrics;
+  uint64_t collector = 0;
   Core core;
   std::vector<std::unique_ptr<LoopPart>> parts;
 };
+
+std::span<const CollectedFamily> collected_families() {
+  static const std::vector<CollectedFamily> families = [] {
+    std::vector<CollectedFamily> all(kFamilies.begin(), kFamilies.end());
+    all.insert(all.end(), director::door_families().begin(), director::door_families().end());
+    return all;
+  }();
+  return families;
+}
 
 Door::Door(io::LoopGroup& loops, telemetry::MetricRegistry& metrics, const Clock& clock,
            director::AccessLog* access_log, DoorOptions options, DoorPool pool) {

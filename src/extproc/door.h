@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "director/access_log.h"
+#include "director/collected.h"
 #include "director/director.h"
 #include "discovery/registry.h"
 #include "io/grpc.h"
@@ -55,6 +57,9 @@ struct DoorPool {
   signals::SignalTable* signals = nullptr;
   Duration freshness_budget = std::chrono::seconds(2);
 };
+
+// What the door writes when /metrics is asked for.
+std::span<const director::CollectedFamily> collected_families();
 
 // envoy.service.ext_proc.v3.ExternalProcessor over one pool: reads each stream, lets the director decide,
 // and answers as the data plane's body modes want it. Decides nothing itself.

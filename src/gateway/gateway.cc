@@ -1,7 +1,6 @@
 #include "gateway/gateway.h"
 
 #include <array>
-#include <map>
 #include <random>
 
 #include "gateway/core.h"
@@ -42,62 +41,15 @@ uint64_t seed_from_system() {
   return (static_cast<uint64_t>(device()) << 32U) | device();
 }
 
-constexpr std::array<CollectedFamily, 7> kFamilies{{
-    {"penstock_requests_active", telemetry::MetricType::kGauge, "", "Requests being served right now."},
-    {"penstock_body_bytes_buffered", telemetry::MetricType::kGauge, "", "Bytes of request bodies in memory."},
-    {"penstock_body_bytes_limit", telemetry::MetricType::kGauge, "",
-     "Bytes of request bodies that may be in memory at once."},
-    {"penstock_access_log_dropped_lines_total", telemetry::MetricType::kCounter, "",
-     "Lines of the access log that were dropped because nobody took them in time."},
-    {"penstock_log_dropped_lines_total", telemetry::MetricType::kCounter, "",
-     "Log lines that were dropped because nobody took them in time."},
-    {"llm_d_epp_inflight_requests", telemetry::MetricType::kGauge,
-     "endpoint_name, namespace, producer_name, fairness_id, priority",
-     "Requests on their way at each endpoint. fairness_id and priority are always empty."},
-    {"llm_d_epp_inflight_tokens", telemetry::MetricType::kGauge,
-     "endpoint_name, namespace, producer_name, fairness_id, priority",
-     "Estimated tokens on their way at each endpoint. fairness_id and priority are always empty."},
-}};
-
-// The load that pools with a load estimator hold at their endpoints. Endpoints of several pools may have one
-// name: their loads are added.
-void collect_load(const Core& core, telemetry::Writer& out, bool tokens, std::string_view name) {
-  std::map<std::array<std::string, 3>, uint64_t> loads;
-  for (const auto& pool : core.pools) {
-    const std::shared_ptr<const director::Policy> policy = pool->config.pool->policy.get();
-    if (policy == nullptr || policy->load_estimator == nullptr) continue;
-    for (const auto& endpoint : pool->config.members->snapshot()->endpoints) {
-      const uint64_t load = endpoint->live->load.load(std::memory_order_relaxed);
-      loads[{endpoint->name, endpoint->ns, policy->load_estimator->name()}] +=
-          tokens ? EndpointLive::tokens_of(load) : EndpointLive::requests_of(load);
-    }
-  }
-  for (const auto& [labels, load] : loads) {
-    out.sample(name,
-               {{"endpoint_name", labels[0]},
-                {"namespace", labels[1]},
-                {"producer_name", labels[2]},
-                {"fairness_id", ""},
-                {"priority", ""}},
-               static_cast<double>(load));
-  }
-}
+constexpr CollectedFamily kActive{"penstock_requests_active", telemetry::MetricType::kGauge, "",
+                                  "Requests being served right now."};
 
 void collect(const Core& core, telemetry::Writer& out) {
-  size_t next = 0;
-  const auto begin = [&] {
-    const CollectedFamily& family = kFamilies[next++];
-    out.header(family.name, family.help, family.type);
-    return family.name;
-  };
-  out.sample(begin(), {}, static_cast<double>(core.active_requests.load(std::memory_order_relaxed)));
-  out.sample(begin(), {}, static_cast<double>(core.bodies.held()));
-  out.sample(begin(), {}, static_cast<double>(core.bodies.limit()));
-  const uint64_t dropped = core.access_log == nullptr ? 0 : core.access_log->dropped_lines();
-  out.sample(begin(), {}, static_cast<double>(dropped));
-  out.sample(begin(), {}, static_cast<double>(telemetry::dropped_log_lines()));
-  collect_load(core, out, false, begin());
-  collect_load(core, out, true, begin());
+  out.header(kActive.name, kActive.help, kActive.type);
+  out.sample(kActive.name, {}, static_cast<double>(core.active_requests.load(std::memory_order_relaxed)));
+  std::vector<director::ServedPool> pools;
+  for (const auto& pool : core.pools) pools.push_back({pool->config.pool, pool->config.members});
+  director::collect_door(core.bodies, core.access_log, pools, out);
 }
 
 bool names_pool(const director::Pool& pool, std::string_view name) {
@@ -164,7 +116,12 @@ Gateway::Gateway(io::LoopGroup& loops, telemetry::MetricRegistry& metrics, const
 }
 
 std::span<const CollectedFamily> collected_families() {
-  return kFamilies;
+  static const std::vector<CollectedFamily> families = [] {
+    std::vector<CollectedFamily> all{kActive};
+    all.insert(all.end(), director::door_families().begin(), director::door_families().end());
+    return all;
+  }();
+  return families;
 }
 
 Gateway::~Gateway() {

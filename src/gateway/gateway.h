@@ -15,6 +15,7 @@
 #include "config/manifests.h"
 #include "config/settings.h"
 #include "director/access_log.h"
+#include "director/collected.h"
 #include "director/director.h"
 #include "discovery/registry.h"
 #include "gateway/route_table.h"
@@ -70,14 +71,8 @@ struct GatewayOptions {
   uint64_t seed = 0;                          // of decisions; 0: from the system
 };
 
-// A family that the gateway writes when /metrics is asked for: for the metrics reference, since collectors
-// register no family.
-struct CollectedFamily {
-  std::string_view name;
-  telemetry::MetricType type;
-  std::string_view labels;  // comma-separated
-  std::string_view help;
-};
+// What the gateway writes when /metrics is asked for.
+using director::CollectedFamily;
 std::span<const CollectedFamily> collected_families();
 
 // The data plane of `penstock serve`: listeners, routes, and proxying to pools and services.

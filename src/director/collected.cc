@@ -1,0 +1,76 @@
+#include "director/collected.h"
+
+#include <array>
+#include <map>
+#include <string>
+
+#include "telemetry/log.h"
+
+namespace penstock::director {
+
+namespace {
+
+constexpr std::array<CollectedFamily, 6> kFamilies{{
+    {"penstock_body_bytes_buffered", telemetry::MetricType::kGauge, "", "Bytes of request bodies in memory."},
+    {"penstock_body_bytes_limit", telemetry::MetricType::kGauge, "",
+     "Bytes of request bodies that may be in memory at once."},
+    {"penstock_access_log_dropped_lines_total", telemetry::MetricType::kCounter, "",
+     "Lines of the access log that were dropped because nobody took them in time."},
+    {"penstock_log_dropped_lines_total", telemetry::MetricType::kCounter, "",
+     "Log lines that were dropped because nobody took them in time."},
+    {"llm_d_epp_inflight_requests", telemetry::MetricType::kGauge,
+     "endpoint_name, namespace, producer_name, fairness_id, priority",
+     "Requests on their way at each endpoint. fairness_id and priority are always empty."},
+    {"llm_d_epp_inflight_tokens", telemetry::MetricType::kGauge,
+     "endpoint_name, namespace, producer_name, fairness_id, priority",
+     "Estimated tokens on their way at each endpoint. fairness_id and priority are always empty."},
+}};
+
+// The load that pools with a load estimator hold at their endpoints. Endpoints of several pools may have one
+// name: their loads are added.
+void collect_load(std::span<const ServedPool> pools, telemetry::Writer& out, bool tokens,
+                  std::string_view name) {
+  std::map<std::array<std::string, 3>, uint64_t> loads;
+  for (const ServedPool& pool : pools) {
+    const std::shared_ptr<const Policy> policy = pool.pool->policy.get();
+    if (policy == nullptr || policy->load_estimator == nullptr) continue;
+    for (const auto& endpoint : pool.members->snapshot()->endpoints) {
+      const uint64_t load = endpoint->live->load.load(std::memory_order_relaxed);
+      loads[{endpoint->name, endpoint->ns, policy->load_estimator->name()}] +=
+          tokens ? EndpointLive::tokens_of(load) : EndpointLive::requests_of(load);
+    }
+  }
+  for (const auto& [labels, load] : loads) {
+    out.sample(name,
+               {{"endpoint_name", labels[0]},
+                {"namespace", labels[1]},
+                {"producer_name", labels[2]},
+                {"fairness_id", ""},
+                {"priority", ""}},
+               static_cast<double>(load));
+  }
+}
+
+}  // namespace
+
+std::span<const CollectedFamily> door_families() {
+  return kFamilies;
+}
+
+void collect_door(const BodyBudget& bodies, const AccessLog* access_log, std::span<const ServedPool> pools,
+                  telemetry::Writer& out) {
+  size_t next = 0;
+  const auto begin = [&] {
+    const CollectedFamily& family = kFamilies[next++];
+    out.header(family.name, family.help, family.type);
+    return family.name;
+  };
+  out.sample(begin(), {}, static_cast<double>(bodies.held()));
+  out.sample(begin(), {}, static_cast<double>(bodies.limit()));
+  out.sample(begin(), {}, static_cast<double>(access_log == nullptr ? 0 : access_log->dropped_lines()));
+  out.sample(begin(), {}, static_cast<double>(telemetry::dropped_log_lines()));
+  collect_load(pools, out, false, begin());
+  collect_load(pools, out, true, begin());
+}
+
+}  // namespace penstock::director

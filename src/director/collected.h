@@ -1,0 +1,34 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "director/access_log.h"
+#include "director/body_budget.h"
+#include "director/director.h"
+#include "discovery/registry.h"
+#include "telemetry/metrics.h"
+
+namespace penstock::director {
+
+// A family that is written when /metrics is asked for: for the metrics reference, since collectors register
+// no family.
+struct CollectedFamily {
+  std::string_view name;
+  telemetry::MetricType type;
+  std::string_view labels;  // comma-separated
+  std::string_view help;
+};
+
+// What every front door shows of itself, whatever it serves.
+std::span<const CollectedFamily> door_families();
+struct ServedPool {
+  const Pool* pool;
+  const discovery::Pool* members;
+};
+// `access_log` may be nullptr. Thread-safe.
+void collect_door(const BodyBudget& bodies, const AccessLog* access_log, std::span<const ServedPool> pools,
+                  telemetry::Writer& out);
+
+}  // namespace penstock::director
