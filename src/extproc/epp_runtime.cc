@@ -1,6 +1,8 @@
 #include "extproc/epp_runtime.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
+#include <sys/stat.h>
 
 #include <thread>
 #include <utility>
@@ -123,6 +125,7 @@ Status EppRuntime::start() {
     return status.error().wrap("pool " + options_.pool.ns + "/" + options_.pool.name);
   }
   if (Status status = listen(); !status.ok()) return status;
+  if (!options_.cert_folder.empty()) certificate_stamp_ = certificate_stamp();
   listening_ = true;
   update_health();
   return {};
@@ -190,7 +193,41 @@ int64_t EppRuntime::active_requests() const {
   return door_->stats().active;
 }
 
-void EppRuntime::tick() {}
+// Changes when one of the files is written or another one takes its place.
+int64_t EppRuntime::certificate_stamp() const {
+  int64_t stamp = 0;
+  for (const char* name : {"/tls.crt", "/tls.key"}) {
+    struct stat info{};
+    if (stat((options_.cert_folder + name).c_str(), &info) != 0) continue;
+    stamp = stamp * 31 + info.st_mtim.tv_sec * 1'000'000'007 + info.st_mtim.tv_nsec +
+            static_cast<int64_t>(info.st_ino);
+  }
+  return stamp;
+}
+
+void EppRuntime::tick() {
+  if (options_.cert_reload && tls_ && !options_.cert_folder.empty()) {
+    const int64_t stamp = certificate_stamp();
+    if (stamp != certificate_stamp_) {
+      certificate_stamp_ = stamp;
+      const Status status = tls_->reload();
+      if (status.ok()) {
+        telemetry::log_info("TLS certificate reloaded");
+      } else {
+        telemetry::log_error("Failed to reload TLS certificate", {{"error", status.error().message}});
+      }
+    }
+  }
+  // What large bodies left in the allocator goes back once nothing has come for a tick.
+  const uint64_t streams = door_->stats().streams;
+  if (streams != streams_seen_) {
+    streams_seen_ = streams;
+    trimmed_ = false;
+  } else if (!trimmed_) {
+    trimmed_ = true;
+    malloc_trim(0);
+  }
+}
 
 void EppRuntime::stop(Duration drain) {
   if (!loops_) return;

@@ -61,8 +61,7 @@ class EppRuntime {
   int64_t active_requests() const;
   // No new connections and streams; requests get up to `drain`, then are cut; ends the loops.
   void stop(Duration drain);
-  // To be called about once a second: takes a changed certificate, keeps health up to date, gives memory back
-  // after load.
+  // To be called about once a second: takes a changed certificate, gives memory back after load.
   void tick();
 
   // --- for the admin pages; any thread ---
@@ -85,6 +84,7 @@ class EppRuntime {
   static Result<assembly::PoolSpec> pool_spec(const EppOptions& options, const config::Manifests& manifests);
   Status listen();
   void update_health();
+  int64_t certificate_stamp() const;
   assembly::PoolRuntime& pool() const { return *pools_[0]; }
 
   EppOptions options_;
@@ -106,6 +106,9 @@ class EppRuntime {
   std::unique_ptr<io::HttpServer> server_;
   std::unique_ptr<io::HttpServer> health_server_;
   std::shared_ptr<io::TlsServerContext> tls_;
+  int64_t certificate_stamp_ = 0;  // of the files in use
+  uint64_t streams_seen_ = 0;      // at the last tick
+  bool trimmed_ = true;            // nothing has come since memory was given back
   std::string bound_grpc_;
   std::string bound_health_;
   std::atomic<bool> listening_{false};

@@ -1,0 +1,366 @@
+#include "extproc/epp_runtime.h"
+
+#include <gmock/gmock.h>
+#include <grpc/health/v1/health.pb.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "extproc/testing.h"
+#include "io/grpc.h"
+
+namespace penstock::extproc {
+namespace {
+
+using namespace testing;
+using io::GrpcClientStream;
+using io::Task;
+using ::testing::HasSubstr;
+
+const std::string kBody = R"({"model":"m","prompt":"hello"})";
+
+std::string bytes_of(const pb::ProcessingRequest& request) {
+  return request.SerializeAsString();
+}
+
+class EppRuntimeTest : public ::testing::Test {
+ protected:
+  EppRuntimeTest() {
+    options.pool.name = "pool";
+    // Nobody listens there: signals are never seen, and the picker picks all the same.
+    options.pool.discovery.static_urls = {"http://127.0.0.1:1", "http://127.0.0.1:2"};
+    options.pool.metrics.interval = std::chrono::seconds(3600);
+    options.telemetry.access_log = false;
+    options.loops = 2;
+    options.secure = false;
+    options.grpc_address = "127.0.0.1:0";
+    options.health_address = "127.0.0.1:0";
+    client_options.http2_calls_per_connection = 100000;
+    client_options.http2_connections_per_destination = 1;
+  }
+  void start() {
+    auto created = EppRuntime::create(options);
+    ASSERT_TRUE(created.ok()) << created.error().message;
+    runtime = std::move(*created);
+    const Status started = runtime->start();
+    ASSERT_TRUE(started.ok()) << started.error().message;
+    destination = at(runtime->grpc_address());
+  }
+  static io::HttpDestination at(const std::string& address) {
+    io::HttpDestination to;
+    const auto parsed = io::SocketAddress::parse(address);
+    to.host = "127.0.0.1";
+    to.port = parsed->port();
+    to.http2 = true;
+    return to;
+  }
+  // Runs `work` on a client's loop of its own.
+  template <typename Work>
+  void with_client(Work work) {
+    io::Loop loop;
+    io::HttpClient client(loop, client_options);
+    io::block_on(loop, work(client));
+  }
+  bool eventually(const std::function<bool()>& condition) {
+    for (int i = 0; i < 10000; ++i) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return false;
+  }
+  bool at_rest() {
+    return eventually([&] {
+      const Door::Stats stats = runtime->stats();
+      return stats.open_streams == 0 && stats.active == 0 && stats.undecided == 0 &&
+             stats.buffered_bytes == 0;
+    });
+  }
+
+  EppOptions options;
+  io::HttpClientOptions client_options;
+  std::unique_ptr<EppRuntime> runtime;
+  io::HttpDestination destination;
+};
+
+Task<std::unique_ptr<GrpcClientStream>> open(io::HttpClient& client, const io::HttpDestination& to) {
+  io::GrpcCallOptions call;
+  call.timeout = Duration::zero();
+  auto opened = co_await GrpcClientStream::open(client, to, kProcessPath, call);
+  EXPECT_TRUE(opened.ok()) << (opened.ok() ? "" : opened.error().message);
+  co_return opened.ok() ? std::move(*opened) : nullptr;
+}
+Task<void> send(GrpcClientStream& stream, std::string bytes) {
+  const std::array<std::string_view, 1> pieces{bytes};
+  (void)co_await stream.write_message(pieces);
+}
+Task<pb::ProcessingResponse> receive(GrpcClientStream& stream) {
+  pb::ProcessingResponse response;
+  const auto message = co_await stream.read_message();
+  EXPECT_TRUE(message.has_value()) << stream.status().message;
+  if (message) {
+    EXPECT_TRUE(response.ParseFromString(std::string(*message)));
+  }
+  co_return response;
+}
+// The request phase; the answers are those to headers and body.
+Task<void> ask(GrpcClientStream& stream, std::string body) {
+  co_await send(stream, bytes_of(full_duplex(request_headers(post_fields()))));
+  co_await send(stream, bytes_of(request_body(body, false)));
+  co_await send(stream, bytes_of(request_body("", true)));
+}
+Task<void> exchange(io::HttpClient& client, const io::HttpDestination& to) {
+  auto stream = co_await open(client, to);
+  if (stream == nullptr) co_return;
+  co_await ask(*stream, kBody);
+  pb::ProcessingResponse answer = co_await receive(*stream);
+  EXPECT_TRUE(answer.has_request_headers());
+  answer = co_await receive(*stream);
+  EXPECT_EQ(answer.request_body().response().body_mutation().streamed_response().body(), kBody);
+  co_await send(*stream, bytes_of(response_headers(engine_fields())));
+  answer = co_await receive(*stream);
+  EXPECT_TRUE(answer.has_response_headers());
+  co_await send(*stream, bytes_of(response_body("{}", true)));
+  answer = co_await receive(*stream);
+  EXPECT_TRUE(answer.response_body().response().body_mutation().streamed_response().end_of_stream());
+  // Dropped: a reset, as Envoy ends its streams.
+}
+
+TEST_F(EppRuntimeTest, AnExchangeIsServedOverHttp2) {
+  start();
+  with_client([&](io::HttpClient& client) { return exchange(client, destination); });
+  EXPECT_TRUE(at_rest());
+  EXPECT_THAT(runtime->metrics().render(),
+              HasSubstr("penstock_extproc_streams_ended_total{reason=\"ok\"} 1"));
+  EXPECT_THAT(runtime->decisions_json(10), HasSubstr("\"status\":200"));
+}
+
+TEST_F(EppRuntimeTest, TlsWithACertificateMadeAtStart) {
+  options.secure = true;
+  start();
+  io::TlsClientOptions tls;
+  tls.verify = false;
+  tls.alpn = {"h2"};
+  destination.tls = *io::TlsClientContext::create(tls);
+  destination.server_name = "localhost";
+  with_client([&](io::HttpClient& client) { return exchange(client, destination); });
+  EXPECT_TRUE(at_rest());
+}
+
+Task<void> many(io::HttpClient& client, const io::HttpDestination& to, size_t count,
+                std::function<void()> held) {
+  std::vector<std::unique_ptr<GrpcClientStream>> streams;
+  for (size_t i = 0; i < count; ++i) {
+    auto stream = co_await open(client, to);
+    if (stream == nullptr) co_return;
+    co_await ask(*stream, kBody);
+    pb::ProcessingResponse answer = co_await receive(*stream);
+    EXPECT_TRUE(answer.has_request_headers()) << i;
+    if (!answer.has_request_headers()) co_return;
+    answer = co_await receive(*stream);
+    streams.push_back(std::move(stream));
+  }
+  held();
+}
+
+TEST_F(EppRuntimeTest, ThousandsOfStreamsOfOneConnectionWaitForTheirAnswersWithoutTheirBodies) {
+  start();
+  constexpr size_t kStreams = 1500;
+  with_client([&](io::HttpClient& client) {
+    return many(client, destination, kStreams, [&] {
+      const Door::Stats stats = runtime->stats();
+      EXPECT_EQ(stats.open_streams, static_cast<int64_t>(kStreams));
+      EXPECT_EQ(stats.active, static_cast<int64_t>(kStreams));
+      EXPECT_EQ(stats.undecided, 0);
+      EXPECT_EQ(stats.buffered_bytes, 0);
+    });
+  });
+  EXPECT_TRUE(at_rest());
+}
+
+Task<void> half_close(io::HttpClient& client, const io::HttpDestination& to, int after) {
+  auto stream = co_await open(client, to);
+  if (stream == nullptr) co_return;
+  if (after > 0) co_await send(*stream, bytes_of(full_duplex(request_headers(post_fields()))));
+  if (after > 1) co_await send(*stream, bytes_of(request_body(kBody, after > 2)));
+  (void)co_await stream->half_close();
+  while (co_await stream->read_message()) {
+  }
+  EXPECT_EQ(stream->status().code, io::GrpcCode::kOk) << after << ": " << stream->status().message;
+}
+
+TEST_F(EppRuntimeTest, AHalfCloseAtAnyPointEndsTheStreamWithOk) {
+  start();
+  for (int after = 0; after < 4; ++after) {
+    with_client([&](io::HttpClient& client) { return half_close(client, destination, after); });
+  }
+  EXPECT_TRUE(at_rest());
+}
+
+Task<void> broken(io::HttpClient& client, const io::HttpDestination& to, std::string bytes,
+                  io::GrpcCode code) {
+  auto stream = co_await open(client, to);
+  if (stream == nullptr) co_return;
+  co_await send(*stream, std::move(bytes));
+  while (co_await stream->read_message()) {
+  }
+  EXPECT_EQ(stream->status().code, code) << stream->status().message;
+}
+
+TEST_F(EppRuntimeTest, BrokenAndOversizedMessagesEndTheirStreamOnly) {
+  options.max_receive_message_bytes = 100000;
+  start();
+  with_client([&](io::HttpClient& client) {
+    return broken(client, destination, "garbage", io::GrpcCode::kInvalidArgument);
+  });
+  with_client([&](io::HttpClient& client) {
+    return broken(client, destination, std::string(100001, 'x'), io::GrpcCode::kResourceExhausted);
+  });
+  with_client([&](io::HttpClient& client) { return exchange(client, destination); });
+  EXPECT_TRUE(at_rest());
+}
+
+Task<void> refused(io::HttpClient& client, const io::HttpDestination& to, std::string body, int status) {
+  auto stream = co_await open(client, to);
+  if (stream == nullptr) co_return;
+  co_await send(*stream, bytes_of(full_duplex(request_headers(post_fields()))));
+  co_await send(*stream, bytes_of(request_body(body, true)));
+  const pb::ProcessingResponse answer = co_await receive(*stream);
+  EXPECT_EQ(answer.immediate_response().status().code(), status);
+  EXPECT_FALSE((co_await stream->read_message()).has_value());
+  EXPECT_EQ(stream->status().code, io::GrpcCode::kOk);
+}
+
+TEST_F(EppRuntimeTest, ARefusalEndsTheStreamWithOk) {
+  options.door.body_bytes = 1000;
+  start();
+  with_client([&](io::HttpClient& client) { return refused(client, destination, "{", 400); });
+  with_client(
+      [&](io::HttpClient& client) { return refused(client, destination, std::string(1001, 'x'), 413); });
+  EXPECT_TRUE(at_rest());
+}
+
+Task<void> silent(io::HttpClient& client, const io::HttpDestination& to) {
+  auto stream = co_await open(client, to);
+  if (stream == nullptr) co_return;
+  co_await send(*stream, bytes_of(full_duplex(request_headers(post_fields()))));
+  const pb::ProcessingResponse answer = co_await receive(*stream);
+  EXPECT_EQ(answer.immediate_response().status().code(), 408);
+}
+
+TEST_F(EppRuntimeTest, ARequestThatNeverEndsIsAnsweredByOurOwnDeadline) {
+  options.door.body_timeout = std::chrono::milliseconds(50);
+  start();
+  with_client([&](io::HttpClient& client) { return silent(client, destination); });
+  EXPECT_TRUE(at_rest());
+}
+
+// Reads nothing of a large answer: it waits in the picker, with its body, until the client goes.
+Task<void> slow_reader(io::Loop& loop, io::HttpClient& client, const io::HttpDestination& to,
+                       EppRuntime& runtime) {
+  auto stream = co_await open(client, to);
+  if (stream == nullptr) co_return;
+  co_await ask(*stream, R"({"model":"m","prompt":")" + std::string(8 << 20, 'x') + "\"}");
+  while (runtime.decisions_json(1).size() < 10) co_await loop.sleep(std::chrono::milliseconds(1));
+  EXPECT_EQ(runtime.stats().undecided, 1) << "its answers have not left";
+  EXPECT_GT(runtime.stats().buffered_bytes, 8 << 20);
+}
+
+TEST_F(EppRuntimeTest, AClientThatDoesNotReadHoldsItsOwnBodyOnlyUntilItGoes) {
+  start();
+  {
+    io::Loop loop;
+    io::HttpClient client(loop, client_options);
+    io::block_on(loop, slow_reader(loop, client, destination, *runtime));
+  }
+  EXPECT_TRUE(at_rest());
+}
+
+Task<void> thrifty(io::HttpClient& client, const io::HttpDestination& to) {
+  auto stream = co_await open(client, to);
+  if (stream == nullptr) co_return;
+  co_await ask(*stream, kBody);
+  co_await receive(*stream);
+  co_await receive(*stream);
+  EXPECT_FALSE((co_await stream->read_message()).has_value());
+  EXPECT_EQ(stream->status().code, io::GrpcCode::kOk);
+}
+
+TEST_F(EppRuntimeTest, NeverEndsTheStreamRightAfterTheRequest) {
+  options.door.response_phase = ResponsePhase::kNever;
+  start();
+  with_client([&](io::HttpClient& client) { return thrifty(client, destination); });
+  EXPECT_TRUE(at_rest());
+  EXPECT_EQ(runtime->stats().credits, 1);
+}
+
+Task<void> check_health(io::HttpClient& client, const io::HttpDestination& to, std::string service,
+                        int expected) {
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  const std::string bytes = request.SerializeAsString();
+  const std::array<std::string_view, 1> pieces{bytes};
+  const io::GrpcReply reply = co_await io::grpc_unary(client, to, "/grpc.health.v1.Health/Check", pieces);
+  grpc::health::v1::HealthCheckResponse response;
+  EXPECT_TRUE(reply.status.ok()) << reply.status.message;
+  EXPECT_TRUE(response.ParseFromString(reply.message));
+  EXPECT_EQ(static_cast<int>(response.status()), expected);
+}
+
+TEST_F(EppRuntimeTest, HealthServesWhileItListensAndNotWhileItDrains) {
+  options.health_on_grpc = true;
+  start();
+  const std::string service(kExtProcService);
+  const auto check = [&](const io::HttpDestination& to, int expected) {
+    with_client([&](io::HttpClient& client) { return check_health(client, to, service, expected); });
+  };
+  check(at(runtime->health_address()), 1);
+  check(destination, 1);
+  EXPECT_FALSE(runtime->ready()) << "nothing was scraped yet";
+  runtime->begin_drain();
+  check(at(runtime->health_address()), 2);
+  check(destination, 1);  // the static one
+  // Who has not noticed yet is served on.
+  with_client([&](io::HttpClient& client) { return exchange(client, destination); });
+  runtime->stop(Duration::zero());
+}
+
+TEST_F(EppRuntimeTest, WithoutEndpointsToFindItSaysSo) {
+  options.pool.discovery.static_urls.clear();
+  const auto created = EppRuntime::create(options);
+  ASSERT_FALSE(created.ok());
+  EXPECT_THAT(created.error().message, HasSubstr("dataLayer.discovery"));
+  EXPECT_THAT(created.error().message, HasSubstr("Kubernetes"));
+}
+
+TEST_F(EppRuntimeTest, AReloadTakesRewritesAndExplainUsesThem) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "penstock-epp-reload-test";
+  std::filesystem::create_directories(folder);
+  const auto write = [&](const std::string& model) {
+    std::ofstream(folder / "rewrite.yaml")
+        << "apiVersion: llm-d.ai/v1alpha2\nkind: InferenceModelRewrite\nmetadata: {name: r, namespace: "
+           "default}\n"
+           "spec:\n  poolRef: {name: pool}\n  rules:\n  - targets: [{modelRewrite: "
+        << model << "}]\n";
+  };
+  write("first");
+  options.manifests = folder.string();
+  start();
+  Door::ExplainRequest request;
+  request.path = "/v1/completions?x=1";
+  request.body = kBody;
+  auto explained = runtime->explain(request);
+  ASSERT_TRUE(explained.ok()) << explained.error().message;
+  EXPECT_THAT(*explained, HasSubstr("\"target_model\":\"first\""));
+  write("second");
+  ASSERT_TRUE(runtime->reload(options).ok());
+  EXPECT_THAT(*runtime->explain(request), HasSubstr("\"target_model\":\"second\""));
+  std::ofstream(folder / "rewrite.yaml") << "{";
+  EXPECT_FALSE(runtime->reload(options).ok());
+  EXPECT_THAT(*runtime->explain(request), HasSubstr("\"target_model\":\"second\""));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace penstock::extproc
