@@ -8,6 +8,7 @@
 #include "base/strings.h"
 #include "cli/commands.h"
 #include "config/settings.h"
+#include "extproc/epp_runtime.h"
 #include "gateway/serve_runtime.h"
 #include "scheduling/reference.h"
 #include "signals/pool_metrics.h"
@@ -70,7 +71,22 @@ std::string_view type_name(telemetry::MetricType type) {
   return "";
 }
 
-// What a process with one pool registers; what is collected on demand comes from the page itself.
+void add_families(const telemetry::MetricRegistry& metrics, std::map<std::string, MetricLine>& lines) {
+  for (const telemetry::FamilyBase* family : metrics.families()) {
+    std::string labels;
+    for (const std::string& label : family->labels()) labels += (labels.empty() ? "`" : ", `") + label + "`";
+    lines[family->name()] = {std::string(type_name(family->type())), labels, family->help()};
+    for (const telemetry::Twin& twin : family->twins()) {
+      std::string twin_labels;
+      for (const auto& label : twin.labels)
+        twin_labels += fmt::format("{}`{}`", twin_labels.empty() ? "" : ", ", label.name);
+      lines[std::string(twin.name)] = {std::string(type_name(family->type())), twin_labels,
+                                       "Deprecated: use `" + family->name() + "`."};
+    }
+  }
+}
+
+// What a gateway and a picker with one pool register; what is collected on demand comes from the page itself.
 Result<std::string> metrics_reference() {
   gateway::ServeOptions options;
   config::PoolSettings pool;
@@ -86,18 +102,15 @@ Result<std::string> metrics_reference() {
   if (!runtime.ok()) return std::move(runtime).error();
   if (Status status = (*runtime)->start(); !status.ok()) return status.error();
   std::map<std::string, MetricLine> lines;
-  for (const telemetry::FamilyBase* family : (*runtime)->metrics().families()) {
-    std::string labels;
-    for (const std::string& label : family->labels()) labels += (labels.empty() ? "`" : ", `") + label + "`";
-    lines[family->name()] = {std::string(type_name(family->type())), labels, family->help()};
-    for (const telemetry::Twin& twin : family->twins()) {
-      std::string twin_labels;
-      for (const auto& label : twin.labels)
-        twin_labels += fmt::format("{}`{}`", twin_labels.empty() ? "" : ", ", label.name);
-      lines[std::string(twin.name)] = {std::string(type_name(family->type())), twin_labels,
-                                       "Deprecated: use `" + family->name() + "`."};
-    }
-  }
+  add_families((*runtime)->metrics(), lines);
+  extproc::EppOptions picker_options;
+  picker_options.pool = pool;
+  picker_options.loops = 1;
+  picker_options.secure = false;
+  picker_options.door.stream_metrics = true;
+  auto picker = extproc::EppRuntime::create(std::move(picker_options));
+  if (!picker.ok()) return std::move(picker).error();
+  add_families((*picker)->metrics(), lines);
   const auto quoted = [](std::string_view list) {
     std::string labels;
     for (const std::string_view label : split(list, ',')) {
@@ -112,7 +125,11 @@ Result<std::string> metrics_reference() {
     lines[std::string(family.deprecated_name)] = {"gauge", quoted(family.deprecated_labels),
                                                   "Deprecated: use `" + name + "`."};
   }
-  for (const gateway::CollectedFamily& family : gateway::collected_families()) {
+  for (const director::CollectedFamily& family : gateway::collected_families()) {
+    lines[std::string(family.name)] = {std::string(type_name(family.type)), quoted(family.labels),
+                                       std::string(family.help)};
+  }
+  for (const director::CollectedFamily& family : extproc::collected_families()) {
     lines[std::string(family.name)] = {std::string(type_name(family.type)), quoted(family.labels),
                                        std::string(family.help)};
   }

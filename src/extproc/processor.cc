@@ -77,7 +77,10 @@ void Processor::ended() {
   } else if (request_ == RequestPhase::kDecided && response_mode_ == BodyMode::kNone) {
     // No body of the answer is shown, perhaps not even its headers: the stream's end is all there is.
     reason = response_ == ResponsePhase::kNone ? "unobserved" : local_reply_ ? "envoy_reply" : "ok";
-    if (response_ == ResponsePhase::kNone) status = 0;
+    if (response_ == ResponsePhase::kNone) {
+      status = 0;
+      part_.credits.add(std::move(watching_->request.load));
+    }
   }
   if (request_ != RequestPhase::kDecided) {
     part_.director.refuse(watching_->request, input(),
