@@ -44,7 +44,7 @@ test-tsan: setup
 
 test-e2e: setup venv
 	cmake --preset release >/dev/null
-	cmake --build --preset release -j $(JOBS) --target penstock
+	cmake --build --preset release -j $(JOBS) --target penstock extproc_generator
 	$(VENV)/bin/python -m pytest -q --timeout 120 tests/e2e
 
 # What takes long: two real vLLM engines on CPU behind the gateway (6 GB to install), and ten minutes of

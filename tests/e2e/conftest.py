@@ -1,39 +1,57 @@
 """Fixtures: programs that are stopped at the end of the test or module."""
 import pytest
 
+from data_plane import Envoy, Picker
 from harness import Engines, Gateway
+
+
+class Start:
+    """start.engines(...), start.gateway(...), start.picker(...), start.envoy(...); stop() ends them all."""
+
+    def __init__(self, folder):
+        self.folder, self.parts = folder, []
+
+    def _keep(self, part):
+        self.parts.append(part)
+        return part
+
+    def engines(self, count=1, **options):
+        return self._keep(Engines(self.folder / f"engines-{len(self.parts)}.log", count, **options))
+
+    def gateway(self, *arguments, **keywords):
+        return self._keep(Gateway(self.folder / f"gateway-{len(self.parts)}.log", *arguments, **keywords))
+
+    def picker(self, ports, *flags, **keywords):
+        return self._keep(Picker(self.folder / f"picker-{len(self.parts)}", ports, *flags, **keywords))
+
+    def envoy(self, file, *ports, **keywords):
+        return self._keep(Envoy(self.folder / f"envoy-{len(self.parts)}", file, *ports, **keywords))
+
+    def stop(self):
+        for part in reversed(self.parts):
+            part.program.stop()
 
 
 @pytest.fixture
 def start(tmp_path):
-    """start.engines(...), start.gateway(...): everything is stopped at the end of the test."""
-    class Start:
-        def __init__(self):
-            self.programs = []
-
-        def engines(self, count=1, **options):
-            engines = Engines(tmp_path / f"engines-{len(self.programs)}.log", count, **options)
-            self.programs.append(engines.program)
-            return engines
-
-        def gateway(self, *arguments, **keywords):
-            gateway = Gateway(tmp_path / f"gateway-{len(self.programs)}.log", *arguments, **keywords)
-            self.programs.append(gateway.program)
-            return gateway
-
-    started = Start()
+    """Everything it starts is stopped at the end of the test."""
+    started = Start(tmp_path)
     yield started
-    for program in reversed(started.programs):
-        program.stop()
+    started.stop()
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory):
+def start_for_module(tmp_path_factory):
+    """The same, stopped at the end of the module."""
+    started = Start(tmp_path_factory.mktemp("module"))
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def shared(start_for_module):
     """Two engines and a gateway before them, for tests that leave no trace."""
-    folder = tmp_path_factory.mktemp("shared")
-    engines = Engines(folder / "engines.log", 2, model="sim-model", adapter=["alpha=adapters/alpha", "beta=adapters/beta"])
-    gateway = Gateway(folder / "gateway.log", model_servers=engines.urls)
+    engines = start_for_module.engines(2, model="sim-model", adapter=["alpha=adapters/alpha", "beta=adapters/beta"])
+    gateway = start_for_module.gateway(model_servers=engines.urls)
     gateway.engines = engines
-    yield gateway
-    gateway.program.stop()
-    engines.program.stop()
+    return gateway

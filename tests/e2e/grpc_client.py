@@ -19,10 +19,10 @@ CANCEL = h2.errors.ErrorCodes.CANCEL
 
 
 class Stream:
-    """One gRPC call. `status` is set once trailers came, `reset` once RST_STREAM came."""
+    """One gRPC call, or with `plain` any HTTP exchange. `status` is set once trailers came, `reset` once RST_STREAM."""
 
-    def __init__(self, connection, number):
-        self.connection, self.number = connection, number
+    def __init__(self, connection, number, plain=False):
+        self.connection, self.number, self.plain = connection, number, plain
         self.buffer, self.queue, self.raw = bytearray(), [], 0
         self.headers, self.status, self.status_text, self.reset, self.ended = None, None, "", None, False
 
@@ -52,6 +52,10 @@ class Stream:
 
     def half_close(self):
         self.connection.h2.end_stream(self.number)
+        self.connection.flush()
+
+    def send_trailers(self, trailers):
+        self.connection.h2.send_headers(self.number, trailers, end_stream=True)
         self.connection.flush()
 
     def cancel(self, code=INTERNAL_ERROR):
@@ -106,7 +110,7 @@ class Stream:
     def _take(self, data):
         self.raw += len(data)
         self.buffer += data
-        while len(self.buffer) >= 5:
+        while not self.plain and len(self.buffer) >= 5:
             size = struct.unpack(">I", self.buffer[1:5])[0]
             if len(self.buffer) < 5 + size:
                 return
@@ -160,6 +164,15 @@ class Connection:
         self.h2.send_headers(number, [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "epp"),
                                       ("te", "trailers"), ("content-type", "application/grpc"), *headers], end_stream=end)
         self.streams[number] = Stream(self, number)
+        self.flush()
+        return self.streams[number]
+
+    def request(self, path, headers=(), end=False):
+        """A plain POST; its answer collects in `buffer`."""
+        number = self.h2.get_next_available_stream_id()
+        self.h2.send_headers(number, [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "test"), *headers],
+                             end_stream=end)
+        self.streams[number] = Stream(self, number, plain=True)
         self.flush()
         return self.streams[number]
 

@@ -44,12 +44,12 @@ def eventually(condition, seconds=10, what="condition"):
 
 
 class Program:
-    """One running penstock, its log lines kept in a file."""
+    """One running penstock or other binary, its log lines kept in a file."""
 
-    def __init__(self, log, *arguments, env=None):
+    def __init__(self, log, *arguments, env=None, binary=PENSTOCK):
         self.log_path = log
         self.log_file = open(log, "ab")
-        self.process = subprocess.Popen([PENSTOCK, *map(str, arguments)], stdout=self.log_file, stderr=self.log_file,
+        self.process = subprocess.Popen([binary, *map(str, arguments)], stdout=self.log_file, stderr=self.log_file,
                                         env={**os.environ, **(env or {})})
 
     def wait_for_http(self, url, seconds=20):
@@ -128,7 +128,27 @@ class Engines:
         return [self.state(i)["requests"] for i in range(len(self.ports))]
 
 
-class Gateway:
+class Exposition:
+    """Reads /metrics below `self.admin`."""
+
+    def metrics(self):
+        """{name{labels}: value} of the exposition."""
+        values = {}
+        for line in httpx.get(f"{self.admin}/metrics", timeout=5).text.splitlines():
+            if line and not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                values[name] = float(value)
+        return values
+
+    def metric_sum(self, name, **labels):
+        total = 0
+        for series, value in self.metrics().items():
+            if series.split("{")[0] == name and all(f'{k}="{v}"' in series for k, v in labels.items()):
+                total += value
+        return total
+
+
+class Gateway(Exposition):
     def __init__(self, log, *arguments, model_servers=(), env=None, ready=True):
         self.port, self.admin_port = free_port(), free_port()
         servers = [part for url in model_servers for part in ("--model-server", url)]
@@ -147,22 +167,6 @@ class Gateway:
 
     def post(self, path, body=None, timeout=20, **keywords):
         return httpx.post(self.url + path, json=body, timeout=timeout, **keywords)
-
-    def metrics(self):
-        """{name{labels}: value} of the exposition."""
-        values = {}
-        for line in httpx.get(f"{self.admin}/metrics", timeout=5).text.splitlines():
-            if line and not line.startswith("#"):
-                name, value = line.rsplit(" ", 1)
-                values[name] = float(value)
-        return values
-
-    def metric_sum(self, name, **labels):
-        total = 0
-        for series, value in self.metrics().items():
-            if series.split("{")[0] == name and all(f'{k}="{v}"' in series for k, v in labels.items()):
-                total += value
-        return total
 
     def decision(self, request_id):
         answer = httpx.get(f"{self.admin}/debug/decisions/{request_id}", timeout=5)

@@ -1,0 +1,357 @@
+"""Clients through a real Envoy that asks `penstock epp` where each request goes."""
+import concurrent.futures
+import json
+import pathlib
+import signal
+import socket
+import time
+
+import httpx
+import openai
+import pytest
+
+import extproc_messages as messages
+from data_plane import SHIPPED
+from grpc_client import Connection
+from harness import eventually, free_port
+
+CHAT = "/v1/chat/completions"
+MODEL = "sim-model"
+SMALL_BUFFERS = ("per_connection_buffer_limit_bytes: 1048576", "per_connection_buffer_limit_bytes: 32768")
+LARGE_BUFFERS = ("per_connection_buffer_limit_bytes: 1048576", "per_connection_buffer_limit_bytes: 16777216")
+
+
+def chat(text="hello", **more):
+    return {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": text}], **more}
+
+
+@pytest.fixture(scope="module")
+def bed(start_for_module):
+    """Two engines, a picker, and an Envoy that fails closed."""
+    engines = start_for_module.engines(2, adapter=["alpha=adapters/alpha", "beta=adapters/beta"], record_requests=8,
+                                       max_model_len=8_000_000, num_blocks=1_000_000, prefill_tokens_per_second=0, decode_ms=1)
+    picker = start_for_module.picker(engines.ports, "--emit-endpoint-scores")
+    envoy = start_for_module.envoy("fail-close.yaml", picker.port, picker.health_port)
+    envoy.engines, envoy.picker = engines, picker
+    return envoy
+
+
+@pytest.fixture(params=["HTTP/1.1", "HTTP/2"])
+def client(bed, request):
+    two = request.param == "HTTP/2"
+    with httpx.Client(base_url=bed.url, http1=not two, http2=two, timeout=20) as client:
+        yield client
+
+
+def received(engines, request_id):
+    """The request as an engine got it: (headers, body)."""
+    for url in engines.urls:
+        for one in httpx.get(f"{url}/sim/requests", timeout=20).json():
+            headers = dict(one["headers"])
+            if headers.get("x-request-id") == request_id:
+                return headers, one["body"]
+    raise AssertionError(f"no engine got {request_id}")
+
+
+def settled(picker):
+    eventually(lambda: picker.running() == 0, what="counters back at zero")
+
+
+def test_a_chat_answer_comes_whole(bed, client):
+    answer = client.post(CHAT, json=chat())
+    assert answer.status_code == 200, answer.text
+    assert answer.http_version == ("HTTP/2" if client._transport._pool._http2 else "HTTP/1.1")
+    assert answer.json()["usage"]["completion_tokens"] == 4
+    settled(bed.picker)
+
+
+def test_an_event_stream_passes_piece_by_piece(bed, client):
+    events, times = [], []
+    with client.stream("POST", CHAT, json=chat(stream=True, max_tokens=40)) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                events.append(line[6:])
+                times.append(time.monotonic())
+    assert events[-1] == "[DONE]"
+    assert len([e for e in events[:-1] if json.loads(e)["choices"][0]["delta"].get("content")]) == 40
+    assert times[-1] - times[0] > 0.02, "the answer was held back"
+    settled(bed.picker)
+
+
+@pytest.mark.parametrize("size", [220_000, 5_000_000])
+def test_large_bodies_reach_the_engine_byte_for_byte(bed, client, size):
+    payload = json.dumps(chat("water " * (size // 6))).encode()
+    request_id = f"large-{size}-{client._transport._pool._http2}"
+    answer = client.post(CHAT, content=payload, headers={"content-type": "application/json", "x-request-id": request_id})
+    assert answer.status_code == 200, answer.text
+    assert received(bed.engines, request_id)[1].encode() == payload
+    settled(bed.picker)
+
+
+@pytest.mark.parametrize("buffers", [SMALL_BUFFERS, LARGE_BUFFERS], ids=["32 KiB", "16 MiB"])
+@pytest.mark.parametrize("http2", [False, True], ids=["HTTP/1.1", "HTTP/2"])
+def test_envoys_buffer_limits_change_nothing_for_the_client(bed, start, buffers, http2):
+    envoy = start.envoy("fail-close.yaml", bed.picker.port, bed.picker.health_port, changes=[buffers])
+    with httpx.Client(base_url=envoy.url, http1=not http2, http2=http2, timeout=30) as client:
+        for size in (32_767, 32_768, 32_769, 220_000, 1_048_577, 5_000_000):
+            payload = json.dumps(chat("x" * size)).encode()
+            answer = client.post(CHAT, content=payload, headers={"content-type": "application/json", "x-request-id": f"b{size}"})
+            assert answer.status_code == 200, (size, answer.text)
+            assert received(bed.engines, f"b{size}")[1].encode() == payload
+
+
+def test_a_chunked_upload_in_tiny_pieces_arrives(bed):
+    payload = json.dumps(chat("tiny")).encode()
+    answer = httpx.post(bed.url + CHAT, content=iter(payload[i:i + 3] for i in range(0, len(payload), 3)),
+                        headers={"content-type": "application/json", "x-request-id": "tiny"}, timeout=20)
+    assert answer.status_code == 200
+    assert received(bed.engines, "tiny")[1].encode() == payload
+
+
+def test_request_trailers_end_a_body_that_never_had_end_of_stream(bed):
+    with Connection(bed.port) as connection:
+        stream = connection.request(CHAT, [("content-type", "application/json"), ("x-request-id", "trailed")])
+        payload = json.dumps(chat("with trailers")).encode()
+        stream.send_bytes(payload[:20])
+        stream.send_bytes(payload[20:])
+        stream.send_trailers([("x-checksum", "1")])
+        stream.wait_for_end(10)
+        assert stream.headers[":status"] == "200"
+        assert json.loads(stream.buffer)["choices"]
+    assert received(bed.engines, "trailed")[1].encode() == payload
+    settled(bed.picker)
+
+
+def test_requests_without_a_body_are_picked_too(bed, client):
+    answer = client.get("/v1/models")
+    assert answer.status_code == 200
+    assert MODEL in [model["id"] for model in answer.json()["data"]]
+
+
+def test_a_clients_own_destination_header_leads_nowhere(bed, client):
+    with socket.socket() as trap:
+        trap.bind(("127.0.0.1", 0))
+        trap.listen()
+        trap.settimeout(0.1)
+        address = f"127.0.0.1:{trap.getsockname()[1]}"
+        answer = client.post(CHAT, json=chat(), headers={messages.DESTINATION: address})
+        assert answer.status_code == 200
+        with pytest.raises(TimeoutError):
+            trap.accept()
+
+
+@pytest.mark.parametrize("data, status", [(b"{", 400), (b"[]", 400), (b'{"model":"sim-model"}', 400),
+                                          (b'{"messages":[{"role":"user","content":"x"}]}', 400)])
+def test_a_bad_body_is_the_clients_400(bed, client, data, status):
+    before = sum(bed.engines.requests())
+    answer = client.post(CHAT, content=data, headers={"content-type": "application/json"})
+    assert answer.status_code == status
+    assert answer.text.startswith("inference error: BadRequest - ")
+    assert sum(bed.engines.requests()) == before
+    settled(bed.picker)
+
+
+def test_an_engines_429_reaches_the_client_with_its_retry_after(bed, client):
+    answer = client.post(CHAT, json=chat(), headers={"x-sim-fault": '{"status": 429, "retry_after": "7"}'})
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"] == "7"
+    assert "error" in answer.json()
+    settled(bed.picker)
+
+
+def test_a_request_no_endpoint_may_take_is_429(bed, start):
+    picker = start.picker(bed.engines.ports, plugins="- {type: label-selector-filter, name: none, parameters: {matchLabels: {a: b}}}",
+                          profile="  - pluginRef: none")
+    envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port)
+    answer = envoy.post(CHAT, chat())
+    assert answer.status_code == 429
+    assert answer.text.startswith("inference error: ResourceExhausted - ")
+    with pytest.raises(openai.RateLimitError):
+        openai.OpenAI(base_url=envoy.url + "/v1", api_key="x", max_retries=0).chat.completions.create(**chat())
+    settled(picker)
+
+
+def test_no_endpoint_is_503_with_its_reason_and_the_next_one_is_used_at_once(bed, start):
+    picker = start.picker(bed.engines.ports)
+    envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port)
+    picker.set_endpoints([])
+    eventually(lambda: picker.metric_sum("llm_d_epp_ready_endpoints") == 0, what="endpoints gone")
+    answer = envoy.post(CHAT, chat())
+    assert answer.status_code == 503
+    assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
+    assert answer.text == ("inference error: ServiceUnavailable - failed to find endpoint candidates for serving the request")
+    assert envoy.stats()["immediate_responses_sent"] >= 1
+    picker.set_endpoints(bed.engines.ports)
+    eventually(lambda: envoy.post(CHAT, chat()).status_code == 200, what="endpoints back")
+    settled(picker)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["unary", "SSE"])
+def test_a_rewritten_model_reaches_the_engine_and_its_own_name_comes_back(bed, client, stream):
+    request_id = f"rewritten-{stream}-{client._transport._pool._http2}"
+    answer = client.post(CHAT, json=chat(model="public-name", stream=stream),
+                         headers={"x-llm-d-model-name-rewrite": MODEL, "x-request-id": request_id})
+    assert answer.status_code == 200, answer.text
+    assert json.loads(received(bed.engines, request_id)[1])["model"] == MODEL
+    assert '"model":"public-name"' in answer.text.replace(" ", "")
+    assert MODEL not in answer.text
+    settled(bed.picker)
+
+
+def test_lora_adapters_are_routed_and_answer_under_their_names(bed, client):
+    for adapter in ("alpha", "beta"):
+        answer = client.post(CHAT, json=chat(model=adapter))
+        assert answer.status_code == 200
+        assert answer.json()["model"] == adapter
+
+
+def test_a_prompt_goes_where_its_prefix_is(bed):
+    before = bed.engines.requests()
+    text = "the same long beginning " * 200
+    for i in range(10):
+        assert bed.post(CHAT, chat(text + str(i))).status_code == 200
+    assert sorted(b - a for a, b in zip(before, bed.engines.requests())) == [0, 10]
+
+
+def test_the_openai_client_streams_and_reads_errors(bed):
+    client = openai.OpenAI(base_url=bed.url + "/v1", api_key="x", max_retries=0)
+    assert client.chat.completions.create(**chat()).choices[0].message.content
+    stream = client.chat.completions.create(**chat(stream=True, max_tokens=20, stream_options={"include_usage": True}))
+    chunks = list(stream)
+    assert chunks[-1].usage.completion_tokens == 20
+    assert client.completions.create(model=MODEL, prompt="hello", max_tokens=3).usage.completion_tokens == 3
+    assert client.embeddings.create(model=MODEL, input="hello").data
+    assert {m.id for m in client.models.list()} >= {MODEL, "alpha", "beta"}
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model=MODEL, messages=[])
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(**chat(model="nobody"))
+    settled(bed.picker)
+
+
+def test_a_client_that_leaves_stops_the_engine_and_is_counted_once(bed, client):
+    gone = bed.picker.metric_sum("penstock_client_disconnects_total")
+    with client.stream("POST", CHAT, json=chat(stream=True, max_tokens=100_000, ignore_eos=True)) as answer:
+        next(answer.iter_lines())
+        assert bed.picker.metric_sum("llm_d_epp_request_running") == 1
+    eventually(lambda: all(bed.engines.state(i)["in_flight"] == 0 for i in range(2)), 5, "engine stopped")
+    settled(bed.picker)
+    assert bed.picker.metric_sum("penstock_client_disconnects_total") == gone + 1
+
+
+def test_a_client_that_leaves_before_its_body_is_complete_leaves_nothing(bed):
+    s = socket.create_connection(("127.0.0.1", bed.port), timeout=10)
+    s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n" + b'{"model":"sim-model",')
+    eventually(lambda: bed.stats()["streams_started"] > bed.stats()["streams_closed"], what="the picker was asked")
+    s.close()
+    eventually(lambda: bed.stats()["streams_started"] == bed.stats()["streams_closed"], what="its stream is closed")
+    settled(bed.picker)
+
+
+def test_envoys_own_error_is_not_booked_on_the_engine(bed, start):
+    dead = free_port()
+    picker = start.picker([dead])
+    envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port)
+    answer = envoy.post(CHAT, chat())
+    assert answer.status_code == 503
+    assert answer.text.startswith("upstream connect error")
+    settled(picker)
+    assert picker.metric_sum("penstock_endpoint_ejections_total") == 0
+
+
+def test_an_engine_that_dies_in_mid_stream_cuts_its_client_only(start):
+    first, second = (start.engines(1, decode_ms=5) for _ in range(2))
+    picker = start.picker([*first.ports, *second.ports])
+    envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port)
+    with pytest.raises(httpx.HTTPError):
+        with httpx.stream("POST", envoy.url + CHAT, json=chat(stream=True, max_tokens=10_000, ignore_eos=True), timeout=20) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            serving, other = (first, second) if first.state(0)["in_flight"] else (second, first)
+            serving.program.process.kill()
+            for _ in lines:
+                pass
+    settled(picker)
+    eventually(lambda: all(envoy.post(CHAT, chat()).status_code == 200 for _ in range(5)), what="the other engine serves")
+    assert other.state(0)["requests"] >= 5
+
+
+def test_pieces_of_up_to_four_mebibytes_are_taken_by_envoy(bed, start):
+    picker = start.picker(bed.engines.ports, "--body-piece-bytes", "4194304")
+    envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port)
+    payload = json.dumps(chat("water " * 900_000)).encode()
+    answer = httpx.post(envoy.url + CHAT, content=payload, timeout=20,
+                        headers={"content-type": "application/json", "x-request-id": "pieces"})
+    assert answer.status_code == 200
+    assert received(bed.engines, "pieces")[1].encode() == payload
+
+
+@pytest.mark.parametrize("phase", ["auto", "never"])
+def test_leaving_the_response_phase_loses_no_byte(bed, start, phase):
+    picker = start.picker(bed.engines.ports, "--response-phase", phase)
+    envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port)
+    for size in (10, 220_000):
+        payload = json.dumps(chat("x" * size)).encode()
+        answer = httpx.post(envoy.url + CHAT, content=payload, timeout=20,
+                            headers={"content-type": "application/json", "x-request-id": f"thrift-{phase}-{size}"})
+        assert answer.status_code == 200
+        assert answer.json()["usage"]["completion_tokens"] == 4
+        assert received(bed.engines, f"thrift-{phase}-{size}")[1].encode() == payload
+    answer = envoy.post(CHAT, chat(stream=True, max_tokens=50))
+    assert answer.text.endswith("data: [DONE]\n\n")
+    assert answer.text.count('"content"') >= 50
+    if phase == "never":
+        stats = envoy.stats()
+        assert stats["stream_msgs_sent"] <= 3 * 12, "response messages were sent"
+    settled(picker)
+
+
+def waits_by_thread(pid):
+    out = {}
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        for line in (task / "status").read_text().splitlines():
+            if line.startswith("voluntary_ctxt_switches:"):
+                out[task.name] = int(line.split()[1])
+    return out
+
+
+def test_two_workers_of_envoy_are_served_by_two_loops(bed, start):
+    picker = start.picker(bed.engines.ports, "--loops", "2", "--refresh-metrics-interval", "5s")
+    envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port, workers=2)
+    before = waits_by_thread(picker.program.process.pid)
+
+    def many(_):  # a connection each, so that both workers have some
+        with httpx.Client(base_url=envoy.url, timeout=20) as client:
+            return {client.post(CHAT, json=chat()).status_code for _ in range(20)}
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        assert set().union(*pool.map(many, range(32))) == {200}
+    after = waits_by_thread(picker.program.process.pid)
+    busy = [thread for thread in after if after[thread] - before.get(thread, 0) > 300]
+    assert len(busy) >= 2, "one loop did all the work"
+    settled(picker)
+
+
+def test_tls_with_a_certificate_of_its_own_and_envoys_health_check(bed, start):
+    picker = start.picker(bed.engines.ports, "--health-checking", tls=True)
+    shipped = (SHIPPED / "fail-close.yaml").read_text()
+    plain = shipped[shipped.index("  - name: picker\n    type"):]
+    tls = (SHIPPED / "picker-tls.yaml").read_text().replace("port_value: 9002 ", f"port_value: {picker.port} ")
+    envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port, changes=[(plain, tls)])
+    eventually(envoy.picker_is_healthy, what="Envoy finds the picker healthy")
+    assert envoy.post(CHAT, chat()).status_code == 200
+    with httpx.stream("POST", envoy.url + CHAT, json=chat(stream=True, max_tokens=30), timeout=20) as answer:
+        assert [line for line in answer.iter_lines() if line][-1] == "data: [DONE]"
+    settled(picker)
+
+
+def test_a_picker_that_drains_says_so_and_serves_what_still_comes(bed, start):
+    picker = start.picker(bed.engines.ports, "--drain-timeout", "2s")
+    envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port)
+    eventually(envoy.picker_is_healthy, what="Envoy finds the picker healthy")
+    picker.program.signal(signal.SIGTERM)
+    eventually(lambda: not picker.is_serving(), 2, "NOT_SERVING while it drains")
+    assert envoy.post(CHAT, chat()).status_code == 200
+    assert picker.program.process.wait(10) == 0

@@ -1,0 +1,169 @@
+"""A picker that is away, stopped or slow, behind the shipped Envoy configurations for both failure modes."""
+import signal
+
+import httpx
+import pytest
+
+import extproc_messages as messages
+from harness import eventually, free_port
+from load import Load
+
+CHAT = "/v1/chat/completions"
+
+
+def chat(text="hello", **more):
+    return {"model": "sim-model", "max_tokens": 4, "messages": [{"role": "user", "content": text}], **more}
+
+
+LONG = chat(stream=True, max_tokens=600, ignore_eos=True)
+
+
+class Bed:
+    def __init__(self, start, mode):
+        self.engines = start.engines(2, decode_ms=3)
+        self.picker = start.picker(self.engines.ports, "--drain-timeout", "0s")
+        self.envoy = start.envoy(f"fail-{mode}.yaml", self.picker.port, self.picker.health_port, self.engines.ports)
+        self.url = self.envoy.url + CHAT
+
+    def served(self):
+        return sum(self.engines.requests())
+
+
+@pytest.fixture
+def closed(start):
+    return Bed(start, "close")
+
+
+@pytest.fixture
+def opened(start):
+    return Bed(start, "open")
+
+
+def statuses(load, action, more=12):
+    """What clients see from `action()` on."""
+    load.more_than(more)
+    action()
+    load.more_than(more)
+    return load.stop()
+
+
+def test_fail_close_answers_503_without_a_picker_and_recovers_with_it(closed):
+    closed.picker.program.process.kill()
+    eventually(lambda: closed.envoy.post(CHAT, chat()).status_code == 503, what="the picker's death is noticed")
+    before = closed.served()
+    for body in (chat(), chat("x" * 220_000), chat(stream=True)):
+        assert closed.envoy.post(CHAT, body).status_code == 503
+    assert httpx.get(closed.envoy.url + "/v1/models", timeout=10).status_code == 503
+    assert closed.served() == before, "a request reached an engine without the picker"
+    closed.picker.start()
+    eventually(lambda: closed.envoy.post(CHAT, chat()).status_code == 200, what="recovery")
+
+
+def test_fail_close_lets_no_client_choose_the_server_while_the_picker_is_away(closed):
+    closed.picker.program.process.kill()
+    before = closed.served()
+    address = {messages.DESTINATION: f"127.0.0.1:{closed.engines.ports[0]}"}
+    for _ in range(5):
+        assert closed.envoy.post(CHAT, chat(), headers=address).status_code == 503
+    assert closed.served() == before
+
+
+def test_fail_close_under_load_answers_200_or_503_only(closed):
+    load = Load(closed.url, chat())
+    seen = statuses(load, closed.picker.program.process.kill)
+    assert seen <= {200, 503}, seen
+    load = Load(closed.url, chat())
+    closed.picker.start()
+    eventually(lambda: load.results and load.results[-1][0] == 200, 15, "recovery under load")
+    assert load.stop() <= {200, 503}
+    eventually(lambda: closed.picker.running() == 0, what="counters back at zero")
+
+
+def test_fail_close_bounds_the_wait_for_a_stopped_picker(closed):
+    closed.picker.program.signal(signal.SIGSTOP)
+    try:
+        answer = closed.envoy.post(CHAT, chat(), timeout=15)
+        assert answer.status_code == 503
+        eventually(lambda: closed.envoy.post(CHAT, chat(), timeout=15).elapsed.total_seconds() < 0.5, 15, "refused at once")
+    finally:
+        closed.picker.program.signal(signal.SIGCONT)
+    eventually(lambda: closed.envoy.post(CHAT, chat()).status_code == 200, 15, "recovery")
+
+
+def test_fail_close_cuts_streams_whose_picker_died(closed):
+    with pytest.raises(httpx.HTTPError):
+        with httpx.stream("POST", closed.url, json=LONG, timeout=20) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            closed.picker.program.process.kill()
+            for _ in lines:
+                pass
+    eventually(lambda: all(closed.engines.state(i)["in_flight"] == 0 for i in range(2)), what="engines stopped")
+
+
+def test_fail_open_serves_everything_without_a_picker(opened):
+    opened.picker.program.process.kill()
+    for body in (chat(), chat("x" * 220_000), chat("x" * 5_000_000)):
+        assert opened.envoy.post(CHAT, body).status_code in (200, 400), "an engine's answer"
+    assert opened.envoy.post(CHAT, chat()).status_code == 200
+    assert opened.envoy.post(CHAT, chat(stream=True)).text.endswith("data: [DONE]\n\n")
+    assert httpx.get(opened.envoy.url + "/v1/models", timeout=10).status_code == 200
+    assert all(count >= 2 for count in opened.engines.requests()), "in turn"
+    picked = opened.picker
+    picked.start()
+    eventually(lambda: opened.envoy.post(CHAT, chat()).status_code == 200 and picked.metric_sum("llm_d_epp_request_total") > 0,
+               15, "the picker decides again")
+
+
+def test_fail_open_never_sends_a_request_where_its_client_says(opened):
+    trap = f"127.0.0.1:{free_port()}"
+    for _ in range(3):
+        assert opened.envoy.post(CHAT, chat(), headers={messages.DESTINATION: trap}).status_code == 200
+    opened.picker.program.process.kill()
+    for _ in range(3):
+        assert opened.envoy.post(CHAT, chat(), headers={messages.DESTINATION: trap}).status_code == 200
+
+
+@pytest.mark.parametrize("action", ["kill", "stop", "restart"])
+def test_fail_open_under_load_loses_no_request(opened, action):
+    load = Load(opened.url, chat())
+
+    def act():
+        if action == "kill":
+            opened.picker.program.process.kill()
+        elif action == "stop":
+            opened.picker.program.signal(signal.SIGSTOP)
+        else:
+            opened.picker.restart()
+
+    try:
+        seen = statuses(load, act, 40)
+    finally:
+        if action == "stop":
+            opened.picker.program.signal(signal.SIGCONT)
+    assert seen == {200}, seen
+    assert max(seconds for _, seconds in load.results) < 12
+
+
+def test_fail_open_streams_outlive_their_picker(opened):
+    with httpx.stream("POST", opened.url, json=LONG, timeout=30) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        opened.picker.program.process.kill()
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+
+
+def test_a_picker_that_refuses_is_obeyed_in_both_modes(start):
+    engines = start.engines(1)
+    picker = start.picker(engines.ports)
+    picker.set_endpoints([])
+    eventually(lambda: picker.metric_sum("llm_d_epp_ready_endpoints") == 0, what="endpoints gone")
+    for mode in ("open", "close"):
+        envoy = start.envoy(f"fail-{mode}.yaml", picker.port, picker.health_port, engines.ports * 2)
+        answer = envoy.post(CHAT, chat())
+        assert answer.status_code == 503
+        assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
+        bad = httpx.post(envoy.url + CHAT, content=b"{", timeout=10)
+        assert bad.status_code == 400
+    assert sum(engines.requests()) == 0
