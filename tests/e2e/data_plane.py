@@ -57,7 +57,7 @@ class Picker(Exposition):
         config.write_text(CONFIG.format(path=folder / "endpoints.yaml", plugins=plugins, profile=profile))
         self.arguments = ["epp", "--pool-name", "pool", "--config-file", config, "--grpc-port", self.port, "--grpc-health-port",
                           self.health_port, "--metrics-port", self.metrics_port, f"--secure-serving={str(tls).lower()}",
-                          "--metrics-endpoint-auth=false", "--tracing=false", *flags]
+                          "--bind-address", "127.0.0.1", "--tracing=false", *flags]
         self.endpoints = len(ports)
         self.start(ready)
 

@@ -134,7 +134,7 @@ class Exposition:
     def metrics(self):
         """{name{labels}: value} of the exposition."""
         values = {}
-        for line in httpx.get(f"{self.admin}/metrics", timeout=5).text.splitlines():
+        for line in httpx.get(f"{self.admin}/metrics", timeout=5).text.split("\n"):
             if line and not line.startswith("#"):
                 name, value = line.rsplit(" ", 1)
                 values[name] = float(value)
