@@ -64,6 +64,8 @@ void bind_listener(Binder& b, ListenerSettings& l, ListenerNodes& n) {
   b.field("apiKeysFile", l.api_keys_file, "",
           "File of hashed API keys (`keys: [{name, sha256}]`); empty: everybody is let in. Read again on "
           "SIGHUP.");
+  b.field("http2", l.http2, "",
+          "Whether HTTP/2 is served beside HTTP/1: by ALPN with TLS, with prior knowledge without.");
   b.node("limits", n.limits, "Limits of this listener.");
   b.node("timeouts", n.timeouts, "Deadlines towards clients.");
 }
@@ -79,6 +81,8 @@ void bind_listener_limits(Binder& b, ListenerLimits& l) {
   b.quantity("connections", l.connections, "connections",
              "Connections at once; more are closed as they come.");
   b.quantity("streams", l.streams, "requests", "Requests being served at once; more: 503.");
+  b.quantity("streamsPerConnection", l.streams_per_connection, "requests",
+             "Streams at once of one HTTP/2 connection; more are refused.");
 }
 
 void bind_listener_timeouts(Binder& b, ListenerSettings& l) {
@@ -89,6 +93,8 @@ void bind_listener_timeouts(Binder& b, ListenerSettings& l) {
           "408. Bodies for plain services pass as they come and have no such limit.");
   b.field("keepAlive", l.keep_alive, "", "Longest idle time of a connection between requests.");
   b.field("write", l.write_timeout, "", "Longest time a client takes no byte of an answer.");
+  b.field("connectionAge", l.connection_age, "",
+          "HTTP/2 connections older than this are asked to come again (GOAWAY); 0s: never.");
 }
 
 struct PoolNodes {
@@ -138,6 +144,9 @@ void bind_engine(Binder& b, EngineSettings& e, EngineNodes& n) {
   b.field("forwardClientAuthorization", e.forward_client_authorization, "",
           "Passes a client's authorization, x-api-key and api-key on to the engines. Never those of a "
           "listener with API keys; authorization only where the pool has none of its own.");
+  b.field("http2", e.http2, "",
+          "Requests go to the engines over HTTP/2: with prior knowledge to http ones, by ALPN to https ones. "
+          "Scrapes stay with HTTP/1.1.");
   b.node("tls", n.tls, "Verification of https engines.");
   b.quantity("idleConnections", e.idle_connections, "connections",
              "Idle connections kept per endpoint and event loop.");
@@ -299,7 +308,8 @@ class SettingsDecoder {
              {{"bodyBytes", l.limits.body_bytes, 1, int64_t{4} << 30},
               {"headerBytes", l.limits.header_bytes, 1024, 16 << 20},
               {"connections", l.limits.connections, 1, 10000000},
-              {"streams", l.limits.streams, 1, 10000000}});
+              {"streams", l.limits.streams, 1, 10000000},
+              {"streamsPerConnection", l.limits.streams_per_connection, 1, 1000000}});
     }
     decode_object(nodes.timeouts, path + ".timeouts", errors_,
                   [&](Binder& b) { bind_listener_timeouts(b, l); });
@@ -309,6 +319,7 @@ class SettingsDecoder {
       positive(path + ".timeouts.bodyTotal", *nodes.timeouts, l.body_total_timeout);
       positive(path + ".timeouts.keepAlive", *nodes.timeouts, l.keep_alive);
       positive(path + ".timeouts.write", *nodes.timeouts, l.write_timeout);
+      not_negative(path + ".timeouts.connectionAge", *nodes.timeouts, l.connection_age);
     }
     const bool twice = std::any_of(out_.listeners.begin(), out_.listeners.end(),
                                    [&](const ListenerSettings& other) { return other.name == l.name; });

@@ -21,7 +21,8 @@ struct ListenerLimits {
   int64_t body_bytes = 64 << 20;
   int64_t header_bytes = 64 << 10;
   int64_t connections = 20000;
-  int64_t streams = 20000;  // requests being served at once
+  int64_t streams = 20000;                // requests being served at once
+  int64_t streams_per_connection = 1024;  // of HTTP/2
 };
 
 struct ListenerSettings {
@@ -31,11 +32,13 @@ struct ListenerSettings {
   std::string cert_file;
   std::string key_file;  // with cert_file: TLS
   std::string api_keys_file;
+  bool http2 = true;
   Duration header_timeout = std::chrono::seconds(15);  // from connect or the last answer's request to a head
   Duration body_timeout = std::chrono::seconds(60);    // longest silence inside a request body
   Duration body_total_timeout = std::chrono::minutes(5);  // all of a body that is read before it is sent on
   Duration keep_alive = std::chrono::seconds(75);         // idle connection between requests
   Duration write_timeout = std::chrono::seconds(60);      // longest time a client takes no byte of an answer
+  Duration connection_age = Duration::zero();             // of HTTP/2; then GOAWAY. Zero: no such end
   ListenerLimits limits;
 
   bool tls() const { return !cert_file.empty(); }
@@ -63,6 +66,7 @@ struct EngineSettings {
   std::string authorization_env;   // where it came from
   std::string authorization_file;  // read again on reload
   bool forward_client_authorization = false;
+  bool http2 = false;  // requests, not scrapes
   std::string ca_file;
   bool skip_verify = false;
   std::string server_name;                          // SNI and name to verify; "" the endpoint's address

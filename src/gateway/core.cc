@@ -23,6 +23,7 @@ const io::HttpDestination& PoolPart::destination(const Endpoint& endpoint,
     known.destination.host = endpoint.address;
     known.destination.port = endpoint.port;
     known.destination.tls = endpoint.tls ? settings->tls : nullptr;
+    known.destination.http2 = settings->http2;
     known.tls_name = endpoint.tls_name;
     known.destination.server_name = endpoint.tls_name.empty() ? settings->server_name : endpoint.tls_name;
   }

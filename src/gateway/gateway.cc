@@ -1,8 +1,10 @@
 #include "gateway/gateway.h"
 
 #include <array>
+#include <mutex>
 #include <random>
 
+#include "assembly/http2_metrics.h"
 #include "gateway/core.h"
 #include "gateway/proxy.h"
 #include "io/http_server.h"
@@ -27,6 +29,9 @@ io::HttpServerOptions server_options(const config::ListenerSettings& settings) {
   options.body_total_timeout = settings.body_total_timeout;
   options.idle_timeout = settings.keep_alive;
   options.write_timeout = settings.write_timeout;
+  options.http2.enabled = settings.http2;
+  options.http2.max_concurrent_streams = static_cast<uint32_t>(settings.limits.streams_per_connection);
+  options.http2.max_connection_age = settings.connection_age;
   // The codec refuses what it could not read: neither the client's API nor an id of the request is known.
   options.error_body = [](int status, std::string_view reason) {
     const Error error{protocol::error_code_of(status), std::string(reason)};
@@ -44,12 +49,13 @@ uint64_t seed_from_system() {
 constexpr CollectedFamily kActive{"penstock_requests_active", telemetry::MetricType::kGauge, "",
                                   "Requests being served right now."};
 
-void collect(const Core& core, telemetry::Writer& out) {
+void collect(const Core& core, std::span<const assembly::ListenerStats> listeners, telemetry::Writer& out) {
   out.header(kActive.name, kActive.help, kActive.type);
   out.sample(kActive.name, {}, static_cast<double>(core.active_requests.load(std::memory_order_relaxed)));
   std::vector<director::ServedPool> pools;
   for (const auto& pool : core.pools) pools.push_back({pool->config.pool, pool->config.members});
   director::collect_door(core.bodies, core.access_log, pools, out);
+  assembly::collect_http2(listeners, out);
 }
 
 bool names_pool(const director::Pool& pool, std::string_view name) {
@@ -72,7 +78,16 @@ struct Gateway::Impl {
   telemetry::MetricRegistry& metrics;
   uint64_t collector = 0;
   std::vector<std::unique_ptr<LoopPart>> parts;
+  std::mutex listeners_mutex;  // who renders metrics looks at them, too
   std::vector<Served> listeners;
+
+  std::vector<assembly::ListenerStats> listener_stats() {
+    const std::lock_guard<std::mutex> lock(listeners_mutex);
+    std::vector<assembly::ListenerStats> out;
+    for (const Served& served : listeners)
+      out.push_back({served.state->config.settings.name, served.server->stats()});
+    return out;
+  }
 };
 
 Gateway::Gateway(io::LoopGroup& loops, telemetry::MetricRegistry& metrics, const Clock& clock,
@@ -112,13 +127,15 @@ Gateway::Gateway(io::LoopGroup& loops, telemetry::MetricRegistry& metrics, const
   }
   core.parsers = std::make_unique<protocol::ParserTable>(parsers);
 
-  impl_->collector = metrics.add_collector([&core](telemetry::Writer& out) { collect(core, out); });
+  impl_->collector = metrics.add_collector(
+      [impl = impl_.get()](telemetry::Writer& out) { collect(impl->core, impl->listener_stats(), out); });
 }
 
 std::span<const CollectedFamily> collected_families() {
   static const std::vector<CollectedFamily> families = [] {
     std::vector<CollectedFamily> all{kActive};
     all.insert(all.end(), director::door_families().begin(), director::door_families().end());
+    all.insert(all.end(), assembly::http2_families().begin(), assembly::http2_families().end());
     return all;
   }();
   return families;
@@ -173,6 +190,7 @@ Result<io::SocketAddress> Gateway::listen(GatewayListener listener) {
                                                 state->config.address.to_string() + ": " +
                                                 bound.error().message};
   }
+  const std::lock_guard<std::mutex> lock(impl_->listeners_mutex);
   impl_->listeners.push_back({std::move(state), std::move(server)});
   return bound;
 }
@@ -185,10 +203,9 @@ void Gateway::stop(Duration drain) {
   begin_drain();
   impl_->core.stopping.store(true, std::memory_order_relaxed);
   const TimePoint until = impl_->core.clock.now() + drain;
-  for (Impl::Served& served : impl_->listeners) {
+  for (Impl::Served& served : impl_->listeners)
     served.server->stop(std::max<Duration>(Duration::zero(), until - impl_->core.clock.now()));
-    served.server.reset();
-  }
+  const std::lock_guard<std::mutex> lock(impl_->listeners_mutex);
   impl_->listeners.clear();
 }
 

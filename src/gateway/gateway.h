@@ -32,6 +32,7 @@ namespace penstock::gateway {
 struct UpstreamSettings {
   std::string authorization;                  // value of the header sent to engines, "" none
   bool forward_client_authorization = false;  // the client's pass on, where the listener has no API keys
+  bool http2 = false;
   std::shared_ptr<io::TlsClientContext> tls;  // for https endpoints
   std::string server_name;                    // SNI and name to verify; "" the endpoint's address
   config::DeadlineSettings deadlines;

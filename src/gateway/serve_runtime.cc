@@ -136,6 +136,7 @@ std::shared_ptr<const UpstreamSettings> ServeRuntime::upstream_of(const assembly
   auto upstream = std::make_shared<UpstreamSettings>();
   upstream->authorization = settings.engine.authorization;
   upstream->forward_client_authorization = settings.engine.forward_client_authorization;
+  upstream->http2 = settings.engine.http2;
   upstream->tls = pool.engine_tls();
   upstream->server_name = settings.engine.server_name;
   upstream->deadlines = settings.deadlines;
@@ -252,6 +253,7 @@ Status ServeRuntime::listen_all() {
     if (settings.tls()) {
       io::TlsServerOptions tls;
       tls.certificates.push_back({settings.cert_file, settings.key_file});
+      if (!settings.http2) tls.alpn = {"http/1.1"};
       auto context = io::TlsServerContext::create(tls);
       if (!context.ok()) return context.error().wrap("listener " + settings.name);
       listener.tls = *context;

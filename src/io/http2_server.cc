@@ -91,7 +91,7 @@ int Http2Exchange::complete_head() {
   head_.path = head_.target.substr(0, head_.target.find('?'));
   head_.query = head_.path.size() < head_.target.size() ? head_.target.substr(head_.path.size() + 1)
                                                         : std::string_view();
-  if (in_ended_) content_length_ = 0;
+  if (bodiless_) content_length_ = 0;
   bool expects = false;
   bool unknown_expectation = false;
   for (const HeaderField& field : head_.fields) {
@@ -106,7 +106,7 @@ int Http2Exchange::complete_head() {
         }
         break;
       case 14:
-        if (field.name == "content-length" && !in_ended_) {
+        if (field.name == "content-length" && !bodiless_) {
           uint64_t length = 0;
           const auto parsed =
               std::from_chars(field.value.data(), field.value.data() + field.value.size(), length);
@@ -117,7 +117,7 @@ int Http2Exchange::complete_head() {
         break;
     }
   }
-  continue_due_ = expects && !in_ended_;
+  continue_due_ = expects && !in_ended_ && in_total_ == 0;
   if (too_large_) return 431;
   if (unknown_expectation) return 417;
   if (head_.method == "CONNECT" || head_.target.empty()) return 501;
@@ -273,7 +273,7 @@ void Http2Exchange::recycle() {
   head_ = RequestHead{};
   content_length_.reset();
   cancel_.reset();
-  too_large_ = continue_due_ = head_written_ = close_after_ = false;
+  too_large_ = bodiless_ = continue_due_ = head_written_ = close_after_ = false;
 }
 
 // --- the connection ---
@@ -359,6 +359,7 @@ void Http2ServerConnection::on_headers_end(Http2Stream& stream, const nghttp2_fr
   auto& exchange = static_cast<Http2Exchange&>(stream);
   if (frame.headers.cat == NGHTTP2_HCAT_REQUEST) {
     exchange.state_ = Http2Exchange::State::kReady;
+    exchange.bodiless_ = (frame.hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
     ++requests_;
   }
   push_ready(exchange);

@@ -121,6 +121,30 @@ TEST(Http2Server, ShowsTheRequestAsTheOtherVersionDoes) {
   EXPECT_EQ(seen, "GET|/||by.host|2|host=by.host");
 }
 
+TEST(Http2Server, ABodyThatIsThereWhenTheHandlerStartsHasALengthUnlessItIsUnknown) {
+  std::string seen;
+  Served served([&](HttpExchange& exchange) -> Task<void> {
+    const auto length = exchange.content_length();
+    seen = length ? std::to_string(*length) : "unknown";
+    auto body = co_await exchange.read_all(100);
+    if (body.ok()) seen += " " + std::string(body->data(), body->size());
+    (void)co_await exchange.respond(204, "", "");
+  });
+  Http2Wire client(served.address);
+  client.begin();
+  client.send(client.headers_frame(1, Http2Wire::request("POST", "/", {{"content-length", "3"}}), false) +
+              Http2Wire::data_frame(1, "abc", true));
+  client.answer(1);
+  EXPECT_EQ(seen, "3 abc");
+  client.send(client.headers_frame(3, Http2Wire::request("POST", "/"), false) +
+              Http2Wire::data_frame(3, "abc", true));
+  client.answer(3);
+  EXPECT_EQ(seen, "unknown abc");
+  client.headers(5, Http2Wire::request("POST", "/"), true);
+  client.answer(5);
+  EXPECT_EQ(seen, "0 ");
+}
+
 TEST(Http2Server, CarriesTrailersBothWaysAndLeavesConnectionFieldsOut) {
   Served served(relay);
   Http2Wire client(served.address);

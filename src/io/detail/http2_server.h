@@ -71,6 +71,7 @@ class Http2Exchange final : public HttpExchange, public Http2Stream {
   std::optional<uint64_t> content_length_;
   CancelSource cancel_;
   bool too_large_ = false;
+  bool bodiless_ = false;  // the head was the end
   bool continue_due_ = false;
   bool head_written_ = false;
   bool close_after_ = false;
