@@ -20,6 +20,8 @@ constexpr std::string_view kDestination = "x-gateway-destination-endpoint";
 constexpr std::string_view kRouteModel = "x-gateway-model-name";
 constexpr std::string_view kDefaultPath = "/v1/completions";
 constexpr std::string_view kJson = "application/json";
+// Of a body in STREAMED mode; Envoy's buffer takes 1 MiB by default.
+constexpr size_t kUnansweredBytes = 512 << 10;
 constexpr uint32_t kTolerated503 = 2;
 
 // Fields that describe the body as it was before a name was restored in it.
@@ -329,6 +331,11 @@ Processor::Next Processor::request_body(const Incoming& in, Answers& answers) {
   ++chunks_;
   // A buffered body comes in one message, whatever its end_of_stream says: trailers may follow.
   const bool buffered = request_mode_ == BodyMode::kBuffered || request_mode_ == BodyMode::kBufferedPartial;
+  if (!end_of_stream && request_mode_ == BodyMode::kStreamed && size > kUnansweredBytes) {
+    // The data plane keeps each chunk until it is answered, and stops at its buffer's limit.
+    core_.metrics.unparsed.with({"partial"}).add();
+    return decide(answers, false);
+  }
   if (!end_of_stream && !buffered) return Next::kRead;
   return decide(answers, true);
 }
@@ -434,21 +441,20 @@ void Processor::answer_choice(Answers& answers, bool whole_body) {
     return;
   }
   answers.choice_on_headers(choice);
-  if (!whole_body) return;
-  if (request_mode_ == BodyMode::kFullDuplexStreamed) {
-    const std::string_view unchanged[] = {request.body.view()};
-    const std::span<const std::string_view> pieces =
-        rewritten ? request.rewritten.pieces : std::span<const std::string_view>(unchanged);
-    const size_t count = answers.streamed_body(Side::kRequest, pieces, core_.options.piece_bytes, !trailers_);
-    core_.metrics.pieces[0]->add(count);
-  } else {
-    // STREAMED: one answer a chunk. A new body goes out with the first, the others are emptied.
+  if (request_mode_ == BodyMode::kStreamed) {
+    // One answer a chunk. A new body goes out with the first, the others are emptied.
     for (uint32_t i = 0; i < chunks_; ++i) {
       Replacement body;
       body.replace = rewritten;
       if (i == 0) body.pieces = request.rewritten.pieces;
       answers.body(Side::kRequest, body);
     }
+  } else if (whole_body) {
+    const std::string_view unchanged[] = {request.body.view()};
+    const std::span<const std::string_view> pieces =
+        rewritten ? request.rewritten.pieces : std::span<const std::string_view>(unchanged);
+    const size_t count = answers.streamed_body(Side::kRequest, pieces, core_.options.piece_bytes, !trailers_);
+    core_.metrics.pieces[0]->add(count);
   }
   if (trailers_) answers.trailers(Side::kRequest);
 }

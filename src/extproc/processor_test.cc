@@ -786,6 +786,26 @@ TEST_F(ProcessorTest, StreamedChunksThatDoNotWaitHaveOneAnswerEach) {
   expect_at_rest();
 }
 
+TEST_F(ProcessorTest, AStreamedBodyThatIsTooLargeToHoldBackIsRoutedUnparsed) {
+  bench.add_endpoints(1);
+  Stream stream(bench);
+  stream.send(with_modes(request_headers(post_fields()), Mode::STREAMED, Mode::STREAMED, true));
+  std::vector<pb::ProcessingResponse> answers;
+  size_t sent = 0;
+  while (answers.empty()) {
+    answers = stream.send(request_body(std::string(100000, 'x'), false));
+    ++sent;
+  }
+  EXPECT_EQ(sent, 6U);
+  ASSERT_EQ(answers.size(), 1 + sent);
+  EXPECT_EQ(destination(header_mutation(answers[0])), "127.0.0.1:9000");
+  for (size_t i = 1; i < answers.size(); ++i) EXPECT_FALSE(answers[i].request_body().has_response());
+  EXPECT_EQ(stream.send(request_body("y", true)).size(), 1U);
+  EXPECT_EQ(bench.core->metrics.unparsed.with({"partial"}).value(), 1U);
+  stream.end();
+  expect_at_rest();
+}
+
 TEST_F(ProcessorTest, WithoutABodyBeforeTheAnswerTheHeadersDecide) {
   bench.add_endpoints(1);
   for (const auto mode : {Mode::STREAMED, Mode::NONE}) {
