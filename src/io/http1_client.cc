@@ -197,6 +197,7 @@ Task<Result<const ResponseHead*>> ClientConnection::response() {
     return Error{ErrorCode::kBadGateway, std::string(what) + " from " + peer_.to_string()};
   };
   uint32_t informational = 0;
+  TimePoint deadline = kNever;  // for the whole head, however often a part of it comes
   for (;;) {
     if (inbox_.pending() != 0) {
       // After a 1xx the next head lies behind it: the scanner starts at the inbox's beginning.
@@ -235,7 +236,19 @@ Task<Result<const ResponseHead*>> ClientConnection::response() {
       continue;
     }
     if (got != Socket::kWouldBlock) co_return failure(got, "response");
-    Status status = co_await wait_readable(first_byte_timeout_, "waiting for a response");
+    Duration patience = first_byte_timeout_;
+    if (patience > Duration::zero()) {
+      const TimePoint now = client_.loop.now();
+      if (deadline == kNever) deadline = now + patience;
+      patience = deadline - now;
+      if (patience <= Duration::zero()) {
+        failed_ = true;
+        Status late =
+            status_of(Wait::Outcome::kTimedOut, ErrorCode::kGatewayTimeout, "waiting for a response");
+        co_return std::move(late).error().wrap(peer_.to_string());
+      }
+    }
+    Status status = co_await wait_readable(patience, "waiting for a response");
     if (!status.ok()) co_return std::move(status).error();
   }
 }

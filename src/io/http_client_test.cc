@@ -347,6 +347,30 @@ TEST(HttpClient, DeadlinesForConnectingFirstByteAndGaps) {
   peer.join();
 }
 
+TEST(HttpClient, AHeadThatComesByteByByteHasOneDeadline) {
+  Client client;
+  RawServer server;
+  std::atomic<int> code{-1};
+  std::thread peer([&] {
+    RawClient accepted = server.accept();
+    accepted.read_until("\r\n\r\n");
+    accepted.send("HTTP/1.1 200 OK\r\nx: ");
+    // Slowly enough for the head to stay below its limit.
+    for (int sent = 0; code == -1 && sent < 30'000; ++sent) accepted.send("y");
+    EXPECT_TRUE(eventually([&] { return code != -1; }));
+  });
+  run_on(client.loop(), [&]() -> Task<void> {
+    HttpCallOptions options;
+    options.first_byte_timeout = milliseconds(100);
+    auto call = co_await client.client->start(to(server.address()), {}, options);
+    auto head = co_await call->response();
+    EXPECT_FALSE(head.ok());
+    code = head.ok() ? 0 : static_cast<int>(head.error().code);
+  });
+  peer.join();
+  EXPECT_EQ(code, static_cast<int>(ErrorCode::kGatewayTimeout));
+}
+
 TEST(HttpClient, RefusedConnectionsAndUnknownNamesAreBadGateways) {
   Client client;
   SocketAddress gone;

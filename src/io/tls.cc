@@ -220,9 +220,14 @@ Result<std::shared_ptr<TlsServerContext>> TlsServerContext::create(TlsServerOpti
 }
 
 Status TlsServerContext::reload() {
-  auto generation = Impl::load(impl_->options);
+  return reload(impl_->options);
+}
+
+Status TlsServerContext::reload(TlsServerOptions options) {
+  auto generation = Impl::load(options);
   if (!generation.ok()) return std::move(generation).error();
   const std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->options = std::move(options);
   impl_->current = std::move(*generation);
   return {};
 }
@@ -266,11 +271,13 @@ SSL* TlsClientContext::Impl::make_ssl(const std::string& server_name) {
                        inet_pton(AF_INET6, server_name.c_str(), &address) == 1;
   if (!literal) SSL_set_tlsext_host_name(ssl, server_name.c_str());
   if (options.verify) {
-    if (literal) {
-      X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), server_name.c_str());
-    } else {
-      SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-      SSL_set1_host(ssl, server_name.c_str());
+    SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    // Without the name any certificate of a trusted issuer would do.
+    const int named = literal ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), server_name.c_str())
+                              : SSL_set1_host(ssl, server_name.c_str());
+    if (named != 1) {
+      SSL_free(ssl);
+      return nullptr;
     }
   }
   return ssl;

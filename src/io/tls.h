@@ -36,6 +36,8 @@ class TlsServerContext {
   // Reads the files again. New connections get the new certificates, open ones go on; on failure the old
   // ones stay in use. Blocks on files: not on a loop.
   Status reload();
+  // The same from other files.
+  Status reload(TlsServerOptions options);
 
   struct Impl;
   Impl& impl() { return *impl_; }

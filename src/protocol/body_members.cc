@@ -12,7 +12,7 @@ bool CommonMembers::take(JsonCursor& cursor) {
     const bool is_text = cursor.string(text);
     if (!is_text) cursor.skip();
     model_ = is_text ? text.value : std::string_view();
-    model_literals_.push_back({offset, cursor.consumed() - offset});
+    if (++models_ <= kMaxModels) model_literals_.push_back({offset, cursor.consumed() - offset});
     return true;
   }
   if (key == "stream") {

@@ -20,6 +20,9 @@ class CommonMembers {
   // Longest model name. It is kept in logs, metrics and decision records long after its request.
   static constexpr size_t kMaxModelBytes = 1024;
 
+  // Most members "model". A client sends one; each is remembered for rewriting, and costs 16 times its bytes.
+  static constexpr size_t kMaxModels = 64;
+
   explicit CommonMembers(Arena& arena) : model_literals_(arena) {}
 
   // Consumes the member's value when the key is one of ours.
@@ -30,11 +33,13 @@ class CommonMembers {
 
   bool salt_is_text() const { return salt_is_text_; }
   bool model_is_too_long() const { return model_.size() > kMaxModelBytes; }
+  bool has_too_many_models() const { return models_ > kMaxModels; }
   void fill(ParsedBody& out);
 
  private:
   std::string_view model_;
   ArenaList<Splice> model_literals_;
+  size_t models_ = 0;
   std::string_view salt_;
   bool salt_is_text_ = true;
   bool streaming_ = false;
@@ -71,6 +76,11 @@ Status walk_object(const PaddedBody& body, Arena& arena, CommonMembers& common, 
   if (!cursor.finish()) return Error{ErrorCode::kBadRequest, std::string(prefix) + cursor.error_text()};
   if (kind != JsonKind::kObject && kind != JsonKind::kNull)
     return Error{ErrorCode::kBadRequest, std::string(prefix) + "the body is not a JSON object"};
+  if (common.has_too_many_models()) {
+    return Error{ErrorCode::kBadRequest, std::string(prefix) + "the body has more than " +
+                                             std::to_string(CommonMembers::kMaxModels) +
+                                             " members \"model\""};
+  }
   if (common.model_is_too_long()) {
     return Error{ErrorCode::kBadRequest, std::string(prefix) + "the model name is longer than " +
                                              std::to_string(CommonMembers::kMaxModelBytes) + " bytes"};

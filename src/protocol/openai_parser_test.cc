@@ -76,6 +76,19 @@ TEST_F(OpenAi, RefusesAModelNameThatNobodyWouldGive) {
             "error unmarshaling request bodyMap: the model name is longer than 1024 bytes");
 }
 
+TEST_F(OpenAi, RefusesMoreModelsThanAnyClientSends) {
+  const auto body = [](int models) {
+    std::string text = R"({"prompt":"a")";
+    for (int i = 0; i < models; ++i) text += R"(,"model":"m")";
+    return text + "}";
+  };
+  const auto parsed = parse(kCompletions, body(64));
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed->model_literals.size(), 64U);
+  EXPECT_EQ(error(kCompletions, body(65)),
+            R"(error unmarshaling request bodyMap: the body has more than 64 members "model")");
+}
+
 TEST_F(OpenAi, RefusesACompletionWithoutAUsablePrompt) {
   const std::string wrong = "invalid completions request: must have prompt field";
   for (const std::string_view body :
