@@ -14,6 +14,17 @@ void number(std::string& out, int64_t value) {
   out.append(text, end);
 }
 
+// The value behind what is written before it.
+void number(std::string& out, std::string_view before, int64_t value) {
+  out += before;
+  number(out, value);
+}
+
+void text(std::string& out, std::string_view before, std::string_view value) {
+  out += before;
+  append_json_quoted(out, value);
+}
+
 // As Python writes a float: with a fraction.
 void real(std::string& out, double value) {
   char text[40];
@@ -23,7 +34,9 @@ void real(std::string& out, double value) {
   if (written.find_first_of(".en") == std::string_view::npos) out += ".0";
 }
 
-void tokens_or_null(std::string& out, bool wanted, std::span<const uint32_t> tokens) {
+void tokens_or_null(std::string& out, std::string_view before, bool wanted,
+                    std::span<const uint32_t> tokens) {
+  out += before;
   if (!wanted) {
     out += "null";
     return;
@@ -52,7 +65,8 @@ std::string_view finish_name(FinishReason reason) {
   return "null";
 }
 
-void stop_or_null(std::string& out, std::string_view stop) {
+void stop_or_null(std::string& out, std::string_view before, std::string_view stop) {
+  out += before;
   if (stop.empty())
     out += "null";
   else
@@ -60,12 +74,9 @@ void stop_or_null(std::string& out, std::string_view stop) {
 }
 
 void usage_counts(std::string& out, const Usage& usage) {
-  out += "{\"prompt_tokens\":";
-  number(out, usage.prompt_tokens);
-  out += ",\"total_tokens\":";
-  number(out, usage.prompt_tokens + static_cast<int64_t>(usage.completion_tokens));
-  out += ",\"completion_tokens\":";
-  number(out, usage.completion_tokens);
+  number(out, "{\"prompt_tokens\":", usage.prompt_tokens);
+  number(out, ",\"total_tokens\":", usage.prompt_tokens + static_cast<int64_t>(usage.completion_tokens));
+  number(out, ",\"completion_tokens\":", usage.completion_tokens);
 }
 
 bool counts_created(EngineApi api) {
@@ -77,8 +88,7 @@ void unary_usage(std::string& out, const ResponseContext& context, const Usage& 
   usage_counts(out, usage);
   out += ",\"prompt_tokens_details\":";
   if (context.prompt_tokens_details) {
-    out += "{\"cached_tokens\":";
-    number(out, usage.cached_tokens);
+    number(out, "{\"cached_tokens\":", usage.cached_tokens);
     out += ",\"created_cache_tokens\":";
     if (counts_created(context.api))
       number(out, usage.created_cache_tokens);
@@ -95,11 +105,9 @@ void unary_usage(std::string& out, const ResponseContext& context, const Usage& 
 void final_usage(std::string& out, const ResponseContext& context, const Usage& usage) {
   usage_counts(out, usage);
   if (context.prompt_tokens_details) {
-    out += ",\"prompt_tokens_details\":{\"cached_tokens\":";
-    number(out, usage.cached_tokens);
+    number(out, ",\"prompt_tokens_details\":{\"cached_tokens\":", usage.cached_tokens);
     if (counts_created(context.api)) {
-      out += ",\"created_cache_tokens\":";
-      number(out, usage.created_cache_tokens);
+      number(out, ",\"created_cache_tokens\":", usage.created_cache_tokens);
     }
     out += '}';
   }
@@ -114,19 +122,15 @@ void running_usage(std::string& out, const ResponseContext& context, const Usage
 }
 
 void fingerprint(std::string& out, const ResponseContext& context) {
-  out += ",\"system_fingerprint\":";
-  append_json_quoted(out, context.fingerprint);
+  text(out, ",\"system_fingerprint\":", context.fingerprint);
 }
 
 void head(std::string& out, const ResponseContext& context, std::string_view object) {
-  out += "{\"id\":";
-  append_json_quoted(out, context.id);
+  text(out, "{\"id\":", context.id);
   out += ",\"object\":\"";
   out += object;
-  out += "\",\"created\":";
-  number(out, context.created);
-  out += ",\"model\":";
-  append_json_quoted(out, context.model);
+  number(out, "\",\"created\":", context.created);
+  text(out, ",\"model\":", context.model);
 }
 
 void event_head(std::string& out, const ResponseContext& context, std::string_view object) {
@@ -142,26 +146,22 @@ void chat_response(std::string& out, const ResponseContext& context, std::span<c
   out += ",\"choices\":[";
   for (const ChoiceText& choice : choices) {
     if (&choice != choices.data()) out += ',';
-    out += "{\"index\":";
-    number(out, choice.index);
-    out += ",\"message\":{\"role\":\"assistant\",\"content\":";
-    append_json_quoted(out, choice.text);
+    number(out, "{\"index\":", choice.index);
+    text(out, ",\"message\":{\"role\":\"assistant\",\"content\":", choice.text);
     out +=
         ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,\"reasoning\":null},"
         "\"logprobs\":null,\"finish_reason\":";
     out += finish_name(choice.finish);
-    out += ",\"stop_reason\":";
-    stop_or_null(out, choice.stop);
-    out += ",\"token_ids\":";
-    tokens_or_null(out, context.return_token_ids, choice.tokens);
+    stop_or_null(out, ",\"stop_reason\":", choice.stop);
+    tokens_or_null(out, ",\"token_ids\":", context.return_token_ids, choice.tokens);
     out += ",\"routed_experts\":null}";
   }
   out += "],\"service_tier\":null";
   fingerprint(out, context);
   out += ",\"usage\":";
   unary_usage(out, context, usage);
-  out += ",\"prompt_logprobs\":null,\"prompt_token_ids\":";
-  tokens_or_null(out, context.return_token_ids, context.prompt_tokens);
+  tokens_or_null(out, ",\"prompt_logprobs\":null,\"prompt_token_ids\":", context.return_token_ids,
+                 context.prompt_tokens);
   out += ",\"prompt_text\":null,\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}";
 }
 
@@ -171,18 +171,14 @@ void completion_response(std::string& out, const ResponseContext& context,
   out += ",\"choices\":[";
   for (const ChoiceText& choice : choices) {
     if (&choice != choices.data()) out += ',';
-    out += "{\"index\":";
-    number(out, choice.index);
-    out += ",\"text\":";
-    append_json_quoted(out, choice.text);
+    number(out, "{\"index\":", choice.index);
+    text(out, ",\"text\":", choice.text);
     out += ",\"logprobs\":null,\"finish_reason\":";
     out += finish_name(choice.finish);
-    out += ",\"stop_reason\":";
-    stop_or_null(out, choice.stop);
-    out += ",\"token_ids\":";
-    tokens_or_null(out, context.return_token_ids, choice.tokens);
-    out += ",\"prompt_logprobs\":null,\"prompt_token_ids\":";
-    tokens_or_null(out, context.return_token_ids, context.prompt_tokens);
+    stop_or_null(out, ",\"stop_reason\":", choice.stop);
+    tokens_or_null(out, ",\"token_ids\":", context.return_token_ids, choice.tokens);
+    tokens_or_null(out, ",\"prompt_logprobs\":null,\"prompt_token_ids\":", context.return_token_ids,
+                   context.prompt_tokens);
     out += ",\"routed_experts\":null}";
   }
   out += "],\"service_tier\":null";
@@ -195,18 +191,14 @@ void completion_response(std::string& out, const ResponseContext& context,
 void chat_delta(std::string& out, const ResponseContext& context, const ChoiceText& choice,
                 const Usage& usage) {
   event_head(out, context, "chat.completion.chunk");
-  out += ",\"choices\":[{\"index\":";
-  number(out, choice.index);
-  out += ",\"delta\":{\"content\":";
-  append_json_quoted(out, choice.text);
+  number(out, ",\"choices\":[{\"index\":", choice.index);
+  text(out, ",\"delta\":{\"content\":", choice.text);
   out += "},\"logprobs\":null,\"finish_reason\":";
   out += finish_name(choice.finish);
   if (choice.finish != FinishReason::kNone) {
-    out += ",\"stop_reason\":";
-    stop_or_null(out, choice.stop);
+    stop_or_null(out, ",\"stop_reason\":", choice.stop);
   }
-  out += ",\"token_ids\":";
-  tokens_or_null(out, context.return_token_ids, choice.tokens);
+  tokens_or_null(out, ",\"token_ids\":", context.return_token_ids, choice.tokens);
   out += "}]";
   running_usage(out, context, usage);
   if (choice.finish != FinishReason::kNone && !context.include_usage) fingerprint(out, context);
@@ -216,16 +208,12 @@ void chat_delta(std::string& out, const ResponseContext& context, const ChoiceTe
 void completion_delta(std::string& out, const ResponseContext& context, const ChoiceText& choice,
                       const Usage& usage) {
   event_head(out, context, "text_completion");
-  out += ",\"choices\":[{\"index\":";
-  number(out, choice.index);
-  out += ",\"text\":";
-  append_json_quoted(out, choice.text);
+  number(out, ",\"choices\":[{\"index\":", choice.index);
+  text(out, ",\"text\":", choice.text);
   out += ",\"logprobs\":null,\"finish_reason\":";
   out += finish_name(choice.finish);
-  out += ",\"stop_reason\":";
-  stop_or_null(out, choice.stop);
-  out += ",\"prompt_token_ids\":null,\"token_ids\":";
-  tokens_or_null(out, context.return_token_ids, choice.tokens);
+  stop_or_null(out, ",\"stop_reason\":", choice.stop);
+  tokens_or_null(out, ",\"prompt_token_ids\":null,\"token_ids\":", context.return_token_ids, choice.tokens);
   out += "}]";
   running_usage(out, context, usage);
   if (choice.finish != FinishReason::kNone && !context.include_usage) fingerprint(out, context);
@@ -235,18 +223,14 @@ void completion_delta(std::string& out, const ResponseContext& context, const Ch
 // --- /inference/v1/generate ---
 
 void generate_choice(std::string& out, const ChoiceText& choice, uint32_t total, bool ended) {
-  out += "{\"index\":";
-  number(out, choice.index);
+  number(out, "{\"index\":", choice.index);
   out += ",\"finish_reason\":";
   out += finish_name(choice.finish);
-  out += ",\"stop_reason\":";
-  stop_or_null(out, choice.stop);
-  out += ",\"token_ids\":";
-  tokens_or_null(out, true, choice.tokens);
+  stop_or_null(out, ",\"stop_reason\":", choice.stop);
+  tokens_or_null(out, ",\"token_ids\":", true, choice.tokens);
   out += ",\"routed_experts\":null,\"sampling_mask\":null,\"weight_versions\":";
   if (ended) {
-    out += "[{\"version\":\"default\",\"start\":0,\"end\":";
-    number(out, total);
+    number(out, "[{\"version\":\"default\",\"start\":0,\"end\":", total);
     out += "}]";
   } else {
     out += "null";
@@ -256,12 +240,9 @@ void generate_choice(std::string& out, const ChoiceText& choice, uint32_t total,
 
 void generate_response(std::string& out, const ResponseContext& context, std::span<const ChoiceText> choices,
                        const Usage& usage) {
-  out += "{\"request_id\":";
-  append_json_quoted(out, context.id);
-  out += ",\"model\":";
-  append_json_quoted(out, context.model);
-  out += ",\"created\":";
-  number(out, context.created);
+  text(out, "{\"request_id\":", context.id);
+  text(out, ",\"model\":", context.model);
+  number(out, ",\"created\":", context.created);
   out += ",\"usage\":";
   unary_usage(out, context, usage);
   out +=
@@ -277,8 +258,7 @@ void generate_response(std::string& out, const ResponseContext& context, std::sp
 
 void generate_delta(std::string& out, const ResponseContext& context, const ChoiceText& choice,
                     const Usage& usage) {
-  out += "data: {\"request_id\":";
-  append_json_quoted(out, context.id);
+  text(out, "data: {\"request_id\":", context.id);
   out += ",\"usage\":null,\"output_mode\":\"tokens\",\"choices\":[";
   generate_choice(out, choice, usage.completion_tokens, choice.finish != FinishReason::kNone);
   out += "]}\n\n";
@@ -292,30 +272,23 @@ std::string_view anthropic_stop(const ChoiceText& choice) {
 }
 
 void messages_usage(std::string& out, const Usage& usage) {
-  out += "{\"input_tokens\":";
-  number(out, usage.prompt_tokens);
-  out += ",\"output_tokens\":";
-  number(out, usage.completion_tokens);
-  out += ",\"cache_creation_input_tokens\":";
-  number(out, usage.created_cache_tokens);
-  out += ",\"cache_read_input_tokens\":";
-  number(out, usage.cached_tokens);
+  number(out, "{\"input_tokens\":", usage.prompt_tokens);
+  number(out, ",\"output_tokens\":", usage.completion_tokens);
+  number(out, ",\"cache_creation_input_tokens\":", usage.created_cache_tokens);
+  number(out, ",\"cache_read_input_tokens\":", usage.cached_tokens);
   out += '}';
 }
 
 void messages_response(std::string& out, const ResponseContext& context, const ChoiceText& choice,
                        const Usage& usage) {
-  out += "{\"id\":";
-  append_json_quoted(out, context.id);
-  out += ",\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":";
-  append_json_quoted(out, choice.text);
-  out += "}],\"model\":";
-  append_json_quoted(out, context.model);
+  text(out, "{\"id\":", context.id);
+  text(out,
+       ",\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":", choice.text);
+  text(out, "}],\"model\":", context.model);
   out += ",\"stop_reason\":";
   out += anthropic_stop(choice);
   if (!choice.stop.empty()) {
-    out += ",\"stop_sequence\":";
-    append_json_quoted(out, choice.stop);
+    text(out, ",\"stop_sequence\":", choice.stop);
   }
   out += ",\"usage\":";
   messages_usage(out, usage);
@@ -323,23 +296,21 @@ void messages_response(std::string& out, const ResponseContext& context, const C
 }
 
 void messages_start(std::string& out, const ResponseContext& context, const Usage& usage) {
-  out += "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":";
-  append_json_quoted(out, context.id);
-  out += ",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":";
-  append_json_quoted(out, context.model);
-  out += ",\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{\"input_tokens\":";
-  number(out, usage.prompt_tokens);
+  text(out, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":", context.id);
+  text(out, ",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":", context.model);
+  number(out,
+         ",\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{\"input_tokens\":", usage.prompt_tokens);
   out +=
       ",\"output_tokens\":0}}}\n\nevent: content_block_start\ndata: {\"type\":\"content_block_start\","
       "\"content_block\":{\"type\":\"text\",\"text\":\"\"},\"index\":0}\n\n";
 }
 
 void messages_delta(std::string& out, const ChoiceText& choice) {
-  out +=
-      "event: content_block_delta\ndata: "
-      "{\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\","
-      "\"text\":";
-  append_json_quoted(out, choice.text);
+  text(out,
+       "event: content_block_delta\ndata: "
+       "{\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\","
+       "\"text\":",
+       choice.text);
   out += "},\"index\":0}\n\n";
 }
 
@@ -348,8 +319,7 @@ void messages_end(std::string& out, const ChoiceText& choice, const Usage& usage
       "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n"
       "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":";
   out += anthropic_stop(choice);
-  out += ",\"stop_sequence\":";
-  stop_or_null(out, choice.stop);
+  stop_or_null(out, ",\"stop_sequence\":", choice.stop);
   out += "},\"usage\":";
   messages_usage(out, usage);
   out += "}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
@@ -358,10 +328,8 @@ void messages_end(std::string& out, const ChoiceText& choice, const Usage& usage
 // --- /v1/responses ---
 
 void responses_item(std::string& out, const ResponseContext& context, std::string_view text) {
-  out += "{\"id\":";
-  append_json_quoted(out, context.item_id);
-  out += ",\"content\":[{\"annotations\":[],\"text\":";
-  append_json_quoted(out, text);
+  text(out, "{\"id\":", context.item_id);
+  text(out, ",\"content\":[{\"annotations\":[],\"text\":", text);
   out +=
       ",\"type\":\"output_text\",\"logprobs\":null}],\"role\":\"assistant\",\"status\":\"completed\","
       "\"type\":\"message\",\"phase\":null}";
@@ -370,22 +338,18 @@ void responses_item(std::string& out, const ResponseContext& context, std::strin
 void responses_object(std::string& out, const ResponseContext& context, const ChoiceText* choice,
                       const Usage& usage) {
   const bool cut = choice != nullptr && choice->finish == FinishReason::kLength;
-  out += "{\"id\":";
-  append_json_quoted(out, context.id);
-  out += ",\"created_at\":";
-  number(out, context.created);
+  text(out, "{\"id\":", context.id);
+  number(out, ",\"created_at\":", context.created);
   out += ",\"incomplete_details\":";
   out += cut ? "{\"reason\":\"max_output_tokens\"}" : "null";
-  out += ",\"instructions\":null,\"metadata\":null,\"model\":";
-  append_json_quoted(out, context.model);
+  text(out, ",\"instructions\":null,\"metadata\":null,\"model\":", context.model);
   out += ",\"object\":\"response\",\"output\":[";
   if (choice != nullptr) responses_item(out, context, choice->text);
   out += "],\"parallel_tool_calls\":true,\"temperature\":";
   real(out, context.temperature);
   out += ",\"tool_choice\":\"none\",\"tools\":[],\"top_p\":";
   real(out, context.top_p);
-  out += ",\"background\":false,\"max_output_tokens\":";
-  number(out, context.max_tokens);
+  number(out, ",\"background\":false,\"max_output_tokens\":", context.max_tokens);
   out +=
       ",\"max_tool_calls\":null,\"previous_response_id\":null,\"prompt\":null,\"reasoning\":null,"
       "\"service_tier\":\"auto\",\"status\":";
@@ -394,18 +358,16 @@ void responses_object(std::string& out, const ResponseContext& context, const Ch
   if (choice == nullptr) {
     out += "null";
   } else {
-    out += "{\"input_tokens\":";
-    number(out, usage.prompt_tokens);
-    out += ",\"input_tokens_details\":{\"cached_tokens\":";
-    number(out, usage.cached_tokens);
-    out +=
-        ",\"cache_write_tokens\":0,\"input_tokens_per_turn\":[],\"cached_tokens_per_turn\":[]},"
-        "\"output_tokens\":";
-    number(out, usage.completion_tokens);
-    out +=
-        ",\"output_tokens_details\":{\"reasoning_tokens\":0,\"tool_output_tokens\":0,"
-        "\"output_tokens_per_turn\":[],\"tool_output_tokens_per_turn\":[]},\"total_tokens\":";
-    number(out, usage.prompt_tokens + static_cast<int64_t>(usage.completion_tokens));
+    number(out, "{\"input_tokens\":", usage.prompt_tokens);
+    number(out, ",\"input_tokens_details\":{\"cached_tokens\":", usage.cached_tokens);
+    number(out,
+           ",\"cache_write_tokens\":0,\"input_tokens_per_turn\":[],\"cached_tokens_per_turn\":[]},"
+           "\"output_tokens\":",
+           usage.completion_tokens);
+    number(out,
+           ",\"output_tokens_details\":{\"reasoning_tokens\":0,\"tool_output_tokens\":0,"
+           "\"output_tokens_per_turn\":[],\"tool_output_tokens_per_turn\":[]},\"total_tokens\":",
+           usage.prompt_tokens + static_cast<int64_t>(usage.completion_tokens));
     out += '}';
   }
   out +=
@@ -414,8 +376,7 @@ void responses_object(std::string& out, const ResponseContext& context, const Ch
 }
 
 void responses_tail(std::string& out, std::string_view type, uint32_t sequence) {
-  out += ",\"sequence_number\":";
-  number(out, sequence);
+  number(out, ",\"sequence_number\":", sequence);
   out += ",\"type\":\"";
   out += type;
   out += "\"}\n\n";
@@ -436,16 +397,14 @@ void responses_start(std::string& out, const ResponseContext& context, const Usa
     responses_tail(out, type, sequence++);
   }
   responses_event(out, "response.output_item.added");
-  out += "\"item\":{\"id\":";
-  append_json_quoted(out, context.item_id);
+  text(out, "\"item\":{\"id\":", context.item_id);
   out +=
       ",\"content\":[],\"role\":\"assistant\",\"status\":\"in_progress\",\"type\":\"message\",\"phase\":null}"
       ","
       "\"output_index\":0";
   responses_tail(out, "response.output_item.added", sequence++);
   responses_event(out, "response.content_part.added");
-  out += "\"content_index\":0,\"item_id\":";
-  append_json_quoted(out, context.item_id);
+  text(out, "\"content_index\":0,\"item_id\":", context.item_id);
   out +=
       ",\"output_index\":0,\"part\":{\"annotations\":[],\"text\":\"\",\"type\":\"output_text\",\"logprobs\":["
       "]}";
@@ -455,10 +414,8 @@ void responses_start(std::string& out, const ResponseContext& context, const Usa
 void responses_delta(std::string& out, const ResponseContext& context, const ChoiceText& choice,
                      uint32_t& sequence) {
   responses_event(out, "response.output_text.delta");
-  out += "\"content_index\":0,\"delta\":";
-  append_json_quoted(out, choice.text);
-  out += ",\"item_id\":";
-  append_json_quoted(out, context.item_id);
+  text(out, "\"content_index\":0,\"delta\":", choice.text);
+  text(out, ",\"item_id\":", context.item_id);
   out += ",\"logprobs\":[],\"output_index\":0";
   responses_tail(out, "response.output_text.delta", sequence++);
 }
@@ -466,19 +423,14 @@ void responses_delta(std::string& out, const ResponseContext& context, const Cho
 void responses_end(std::string& out, const ResponseContext& context, const ChoiceText& choice,
                    const Usage& usage, uint32_t& sequence) {
   responses_event(out, "response.output_text.done");
-  out += "\"content_index\":0,\"item_id\":";
-  append_json_quoted(out, context.item_id);
-  out += ",\"logprobs\":[],\"output_index\":0,\"sequence_number\":";
-  number(out, sequence++);
-  out += ",\"text\":";
-  append_json_quoted(out, choice.text);
+  text(out, "\"content_index\":0,\"item_id\":", context.item_id);
+  number(out, ",\"logprobs\":[],\"output_index\":0,\"sequence_number\":", sequence++);
+  text(out, ",\"text\":", choice.text);
   out += ",\"type\":\"response.output_text.done\"}\n\n";
 
   responses_event(out, "response.content_part.done");
-  out += "\"content_index\":0,\"item_id\":";
-  append_json_quoted(out, context.item_id);
-  out += ",\"output_index\":0,\"part\":{\"annotations\":[],\"text\":";
-  append_json_quoted(out, choice.text);
+  text(out, "\"content_index\":0,\"item_id\":", context.item_id);
+  text(out, ",\"output_index\":0,\"part\":{\"annotations\":[],\"text\":", choice.text);
   out += ",\"type\":\"output_text\",\"logprobs\":null}";
   responses_tail(out, "response.content_part.done", sequence++);
 
@@ -519,14 +471,12 @@ void append_stream_start(std::string& out, const ResponseContext& context, uint3
   if (context.api != EngineApi::kChat) return;
   for (uint32_t index = 0; index < choices; ++index) {
     event_head(out, context, "chat.completion.chunk");
-    out += ",\"choices\":[{\"index\":";
-    number(out, index);
+    number(out, ",\"choices\":[{\"index\":", index);
     out += ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]";
     Usage none = usage;
     none.completion_tokens = 0;
     running_usage(out, context, none);
-    out += ",\"prompt_token_ids\":";
-    tokens_or_null(out, context.return_token_ids, context.prompt_tokens);
+    tokens_or_null(out, ",\"prompt_token_ids\":", context.return_token_ids, context.prompt_tokens);
     out += ",\"prompt_text\":null}\n\n";
   }
 }
@@ -563,24 +513,19 @@ void append_stream_end(std::string& out, const ResponseContext& context, const C
 
 void append_error(std::string& out, EngineApi api, const ApiError& error) {
   if (api == EngineApi::kMessages || api == EngineApi::kCountTokens) {
-    out += "{\"type\":\"error\",\"error\":{\"type\":";
-    append_json_quoted(out, error.type);
-    out += ",\"message\":";
-    append_json_quoted(out, error.message);
+    text(out, "{\"type\":\"error\",\"error\":{\"type\":", error.type);
+    text(out, ",\"message\":", error.message);
     out += "}}";
     return;
   }
-  out += "{\"error\":{\"message\":";
-  append_json_quoted(out, error.message);
-  out += ",\"type\":";
-  append_json_quoted(out, error.type);
+  text(out, "{\"error\":{\"message\":", error.message);
+  text(out, ",\"type\":", error.type);
   out += ",\"param\":";
   if (error.param.empty())
     out += "null";
   else
     append_json_quoted(out, error.param);
-  out += ",\"code\":";
-  number(out, error.status);
+  number(out, ",\"code\":", error.status);
   out += "}}";
 }
 
