@@ -88,6 +88,14 @@ class Assembler {
     out_.raw = decoded->config;
     out_.effective = std::move(decoded->config);
     policy_->warnings = std::move(decoded->notices);
+    policy_->strict = out_.effective.strict();
+    if (policy_->strict) {
+      policy_->warnings.emplace_back(
+          "penstock.mode strict: in this build it changes how metrics are read (ranks behind one port, "
+          "waiting "
+          "requests, adapters); freshness decay, gating by endpoint and the picking of near ties are not in "
+          "it");
+    }
     for (config::PluginSpec& plugin : out_.effective.plugins) {
       if (plugin.name.empty()) plugin.name = plugin.type;
     }

@@ -355,6 +355,39 @@ TEST_F(AssemblyTest, ReferencedPluginsAreCreatedFirst) {
       HasSubstr("a plugin has a dependency on the unregistered plugin nobody"));
 }
 
+// Worked examples 13 and 14 of the sheet, as far as this build has their plugins.
+TEST_F(AssemblyTest, TheGuidesForFlowControlAndSeveralClustersLoadOrNameWhatIsMissing) {
+  const std::string flow =
+      "plugins: [{type: concurrency-detector}, {type: queue-scorer}]\n"
+      "flowControl: {saturationDetector: {pluginRef: concurrency-detector}}\n";
+  if (const std::string error = error_of(flow); error != "no error") {
+    EXPECT_THAT(error, HasSubstr("plugin type 'concurrency-detector' is known to llm-d-router but not part"));
+  } else {
+    const Assembly a = assembled(flow);
+    const auto has = [&](std::string_view type) {
+      return std::any_of(a.policy->plugins.begin(), a.policy->plugins.end(),
+                         [type](const auto& plugin) { return plugin->type() == type; });
+    };
+    EXPECT_TRUE(has("inflight-load-producer"));
+    EXPECT_TRUE(has("token-producer"));
+  }
+  for (const char* scorer : {"multicluster-queue-scorer", "multicluster-kv-cache-utilization-scorer"}) {
+    EXPECT_THAT(
+        error_of("plugins: [{type: " + std::string(scorer) + "}]"),
+        ::testing::AnyOf(HasSubstr("plugin type '" + std::string(scorer) + "' is known to llm-d-router"),
+                         HasSubstr("no default producer found for missing data key llm-d.ai/multicluster-")));
+  }
+}
+
+TEST_F(AssemblyTest, StrictModeIsKeptInThePolicyAndSaysWhatItLacks) {
+  const Assembly strict = assembled("plugins: [{type: queue-scorer}]\npenstock: {mode: strict}\n");
+  EXPECT_TRUE(strict.policy->strict);
+  EXPECT_THAT(strict.policy->effective_config, HasSubstr("Penstock: {Mode: strict}"));
+  EXPECT_THAT(strict.policy->warnings, ::testing::Contains(HasSubstr("penstock.mode strict")));
+  const Assembly plain = assembled("plugins: [{type: queue-scorer}]\n");
+  EXPECT_FALSE(plain.policy->strict);
+}
+
 TEST_F(AssemblyTest, FlowControlIsPlannedWhenItsGateIsOn) {
   options_.flow_control_available = true;
   const Assembly a = assembled(

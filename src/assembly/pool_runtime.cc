@@ -15,6 +15,9 @@ namespace penstock::assembly {
 
 namespace {
 
+// An engine names only adapters that have requests; for so long an idle one counts as loaded in strict mode.
+constexpr Duration kStrictAdapterMemory = std::chrono::minutes(1);
+
 bool names_pool(const config::PoolRef& ref, const config::ObjectMeta& object, std::string_view ns,
                 std::string_view name) {
   return ref.name == name && object.ns == ns;
@@ -202,7 +205,9 @@ Result<signals::ScrapeSettings> PoolRuntime::scrape_settings(
       scrape.source_type = metrics->type();
       scrape.extractor_type = core->type();
       if (scrape.source.interval > Duration(0)) scrape.interval = scrape.source.interval;
-      engines = core->engines(signals::SeriesMode::kCompatible);
+      if (policy.strict) scrape.adapter_memory = kStrictAdapterMemory;
+      engines =
+          core->engines(policy.strict ? signals::SeriesMode::kStrict : signals::SeriesMode::kCompatible);
     }
   }
   return scrape;
@@ -228,7 +233,7 @@ Status PoolRuntime::start() {
   started_ = true;
   members_.add_listener(this);
   if (feed_) members_.add_listener(feed_.get());
-  shared_.pool_metrics.add_pool(spec_.settings.name, [this] { return members_.snapshot(); });
+  shared_.pool_metrics.add_pool(pool_.ns, pool_.name, [this] { return members_.snapshot(); });
   const config::DiscoverySettings& discovery = spec_.settings.discovery;
   if (!discovery.static_urls.empty()) {
     auto endpoints = discovery::static_endpoints(discovery.static_urls, spec_.settings.engine.server_name);
@@ -246,7 +251,7 @@ void PoolRuntime::stop() {
   if (!started_.exchange(false)) return;
   if (dns_) dns_->stop();
   for (const auto& file : files_) file->stop();
-  shared_.pool_metrics.remove_pool(spec_.settings.name);
+  shared_.pool_metrics.remove_pool(pool_.ns, pool_.name);
   if (feed_) members_.remove_listener(feed_.get());
   members_.remove_listener(this);
   if (scraper_) scraper_->stop();
@@ -258,6 +263,10 @@ Status PoolRuntime::reload(PoolSpec spec) {
   if (Status status = engine_tls_->reload(); !status.ok()) return status;
   const PoolSpec former = std::exchange(spec_, std::move(spec));
   // Where endpoints come from is part of a pool's identity: it stays as it was started.
+  if (!(spec_.settings.discovery == former.settings.discovery)) {
+    telemetry::log_warn("discovery has changed and is not taken by a reload; restart for it",
+                        {{"pool", spec_.settings.name}});
+  }
   spec_.settings.discovery = former.settings.discovery;
   if (scraper_) {
     std::optional<signals::EngineTable> engines;

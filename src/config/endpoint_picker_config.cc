@@ -52,6 +52,7 @@ struct TopNodes {
   const Node* request_handler = nullptr;
   const Node* saturation_detector = nullptr;
   const Node* parser = nullptr;
+  const Node* penstock = nullptr;
 };
 
 void bind_top(Binder& b, EndpointPickerConfig& config, TopNodes& nodes) {
@@ -66,6 +67,13 @@ void bind_top(Binder& b, EndpointPickerConfig& config, TopNodes& nodes) {
   b.node("requestHandler", nodes.request_handler, "How requests are read.");
   b.node("saturationDetector", nodes.saturation_detector, "Deprecated: use flowControl.saturationDetector.");
   b.node("parser", nodes.parser, "Deprecated: use requestHandler.parsers.");
+  b.node("penstock", nodes.penstock, "What the reference does not have.");
+}
+
+void bind_penstock(Binder& b, std::string& mode) {
+  b.field("mode", mode, "",
+          "compatible (default): the reference's behaviour; strict: ours. docs/compatibility.md says what "
+          "changes.");
 }
 
 void bind_plugin(Binder& b, PluginSpec& plugin, const Node*& parameters) {
@@ -369,6 +377,15 @@ Result<DecodedConfig> decode_endpoint_picker_config(const Node& document) {
   decode_request_handler(nodes.request_handler, out.config, errors);
   out.config.saturation_detector = decode_ref(nodes.saturation_detector, "saturationDetector", errors);
   out.config.parser = decode_ref(nodes.parser, "parser", errors);
+  if (nodes.penstock != nullptr) {
+    std::string mode = "compatible";
+    decode_object(nodes.penstock, "penstock", errors, [&](Binder& b) { bind_penstock(b, mode); });
+    if (mode != "compatible" && mode != "strict") {
+      errors.add("penstock.mode", fmt::format("\"{}\" is not compatible or strict", mode),
+                 nodes.penstock->line);
+    }
+    out.config.mode = std::move(mode);
+  }
   if (!errors.empty()) return errors.joined().wrap("failed to decode configuration JSON/YAML");
   copy_deprecated(out);
   return out;
@@ -476,6 +493,7 @@ std::string to_string(const EndpointPickerConfig& config) {
     parts.push_back("SaturationDetector: " + ref_text(*config.saturation_detector));
   }
   if (config.parser) parts.push_back("Parser: " + ref_text(*config.parser));
+  if (config.mode) parts.push_back(fmt::format("Penstock: {{Mode: {}}}", *config.mode));
   return braced(parts);
 }
 
@@ -504,6 +522,8 @@ std::vector<ConfigSection> describe_endpoint_picker_config() {
   add("dataLayer.sources[]", [&](Binder& b) { bind_source(b, source, node); });
   add("flowControl", [&](Binder& b) { bind_flow_control(b, flow, flow_nodes); });
   add("flowControl.priorityBands[]", [&](Binder& b) { bind_band(b, band); });
+  std::string mode = "compatible";
+  add("penstock", [&](Binder& b) { bind_penstock(b, mode); });
   return out;
 }
 

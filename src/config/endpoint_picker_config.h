@@ -83,6 +83,9 @@ struct EndpointPickerConfig {
   std::optional<std::vector<std::string>> parsers;  // requestHandler.parsers; nothing: no requestHandler
   std::optional<std::string> saturation_detector;   // deprecated, kept as written
   std::optional<std::string> parser;                // deprecated, kept as written
+  std::optional<std::string> mode;                  // penstock.mode, ours: "compatible" or "strict"
+
+  bool strict() const { return mode == "strict"; }
 };
 
 struct DecodedConfig {

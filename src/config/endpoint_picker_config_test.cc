@@ -104,7 +104,7 @@ TEST(EndpointPickerConfig, NamesFieldValueAndLineInEveryError) {
   EXPECT_EQ(error_of("bogus: 1"),
             "failed to decode configuration JSON/YAML: unknown field \"bogus\" (line 1), known: apiVersion, "
             "kind, featureGates, plugins, schedulingProfiles, dataLayer, flowControl, requestHandler, "
-            "saturationDetector, parser");
+            "saturationDetector, parser, penstock");
   EXPECT_THAT(error_of("plugins:\n- type: x\n  Name: y\n"),
               HasSubstr("plugins[0]: unknown field \"Name\" (line 3)"));
   EXPECT_THAT(error_of("flowControl:\n  priorityBands:\n  - {priority: 1, maxByte: 3}\n"),
@@ -143,6 +143,25 @@ TEST(EndpointPickerConfig, CopiesDeprecatedFieldsOnlyWhereTheNewOneIsUnset) {
       "flowControl: {saturationDetector: {pluginRef: new}}\nrequestHandler: {parsers: [{pluginRef: q}]}\n");
   EXPECT_EQ(kept.flow_control->saturation_detector, "new");
   EXPECT_EQ(*kept.parsers, std::vector<std::string>{"q"});
+}
+
+TEST(EndpointPickerConfig, TheModeIsCompatibleOrStrictAndShownOnlyWhereItIsSet) {
+  auto decoded = decode_endpoint_picker_config("penstock: {mode: strict}\n", "test");
+  ASSERT_TRUE(decoded.ok()) << decoded.error().message;
+  EXPECT_TRUE(decoded->config.strict());
+  EXPECT_NE(to_string(decoded->config).find("Penstock: {Mode: strict}"), std::string::npos);
+  decoded = decode_endpoint_picker_config("penstock: {}\n", "test");
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_FALSE(decoded->config.strict());
+  decoded = decode_endpoint_picker_config("{}", "test");
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(to_string(decoded->config).find("Penstock"), std::string::npos);
+  for (const char* wrong :
+       {"penstock: {mode: Strict}\n", "penstock: {mode: 1}\n", "penstock: {modes: strict}\n"}) {
+    decoded = decode_endpoint_picker_config(wrong, "test");
+    ASSERT_FALSE(decoded.ok()) << wrong;
+    EXPECT_NE(decoded.error().message.find("penstock"), std::string::npos) << decoded.error().message;
+  }
 }
 
 TEST(EndpointPickerConfig, ReadsQuantitiesAndDurations) {
@@ -189,7 +208,7 @@ TEST(FeatureGates, FollowTheReferencesRules) {
 
 TEST(EndpointPickerConfig, DescribesItself) {
   const auto sections = describe_endpoint_picker_config();
-  EXPECT_EQ(sections[0].fields.size(), 10U);
+  EXPECT_EQ(sections[0].fields.size(), 11U);
   EXPECT_EQ(sections[7].path, "flowControl.priorityBands[]");
 }
 

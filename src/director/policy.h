@@ -34,6 +34,7 @@ struct Policy {
   AttributeSlot prefix_match_slot = kNoSlot;  // of data_keys::kPrefixMatch, for records and metrics
   size_t attribute_slots = 0;
   bool flow_control = false;  // the feature gate
+  bool strict = false;        // penstock.mode
 
   // dataLayer.sources as the scraper needs them.
   struct MetricsSource {

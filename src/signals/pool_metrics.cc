@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 #include <string_view>
+#include <tuple>
 
 namespace penstock::signals {
 
@@ -121,15 +122,16 @@ PoolMetrics::~PoolMetrics() {
   registry_.remove_collector(collector_);
 }
 
-void PoolMetrics::add_pool(const std::string& name, Membership membership) {
+void PoolMetrics::add_pool(const std::string& ns, const std::string& name, Membership membership) {
   const std::lock_guard lock(mutex_);
-  pools_.emplace_back(name, std::move(membership));
-  std::sort(pools_.begin(), pools_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  pools_.push_back({ns, name, std::move(membership)});
+  std::sort(pools_.begin(), pools_.end(),
+            [](const Entry& a, const Entry& b) { return std::tie(a.name, a.ns) < std::tie(b.name, b.ns); });
 }
 
-void PoolMetrics::remove_pool(const std::string& name) {
+void PoolMetrics::remove_pool(const std::string& ns, const std::string& name) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(pools_, [&](const auto& pool) { return pool.first == name; });
+  std::erase_if(pools_, [&](const Entry& pool) { return pool.ns == ns && pool.name == name; });
 }
 
 bool PoolMetrics::ready(const SignalRow& row, TimePoint now) const {
@@ -183,9 +185,12 @@ void PoolMetrics::collect(Writer& out) const {
   const std::lock_guard lock(mutex_);
   const TimePoint now = clock_.now();
   std::vector<PoolRows> pools;
-  for (const auto& [name, membership] : pools_) {
-    pools.push_back({name, {}});
-    const std::shared_ptr<const PoolSnapshot> snapshot = membership();
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    const Entry& pool = pools_[i];
+    const bool shared = (i > 0 && pools_[i - 1].name == pool.name) ||
+                        (i + 1 < pools_.size() && pools_[i + 1].name == pool.name);
+    pools.push_back({shared ? pool.ns + "/" + pool.name : pool.name, {}});
+    const std::shared_ptr<const PoolSnapshot> snapshot = pool.membership();
     if (!snapshot) continue;
     for (const auto& endpoint : snapshot->endpoints)
       pools.back().rows.push_back({endpoint, table_.read(endpoint->slot)});

@@ -52,10 +52,16 @@ class PoolMetrics {
   PoolMetrics(const PoolMetrics&) = delete;
   PoolMetrics& operator=(const PoolMetrics&) = delete;
 
-  void add_pool(const std::string& name, Membership membership);
-  void remove_pool(const std::string& name);
+  // Labelled with the pool's name, or "<namespace>/<name>" while pools of several namespaces share it.
+  void add_pool(const std::string& ns, const std::string& name, Membership membership);
+  void remove_pool(const std::string& ns, const std::string& name);
 
  private:
+  struct Entry {
+    std::string ns;
+    std::string name;
+    Membership membership;
+  };
   struct Row {
     std::shared_ptr<const Endpoint> endpoint;
     SignalRow signals;
@@ -75,7 +81,7 @@ class PoolMetrics {
   const Clock& clock_;
   const Duration staleness_;
   mutable std::mutex mutex_;
-  std::vector<std::pair<std::string, Membership>> pools_;
+  std::vector<Entry> pools_;  // by name, then namespace
   uint64_t collector_ = 0;
 };
 

@@ -49,7 +49,7 @@ TEST_F(PoolMetricsTest, WritesGaugesOfPoolsAndEndpoints) {
   observe(0, 1, 0.3);
   observe(1, 2, 0.7);
   PoolMetrics metrics(registry, table, clock);
-  metrics.add_pool("p", [&] { return snapshot; });
+  metrics.add_pool("default", "p", [&] { return snapshot; });
   clock.advance(milliseconds(500));
   const std::string text = registry.render();
   EXPECT_THAT(text, HasSubstr("llm_d_epp_ready_endpoints{name=\"p\"} 2\n"));
@@ -75,7 +75,7 @@ TEST_F(PoolMetricsTest, StaleEndpointsAreNotReadyAndFreezeNoAverage) {
   snapshot->endpoints = {endpoint(0, "a")};
   observe(0, 9, 0.3);
   PoolMetrics metrics(registry, table, clock);
-  metrics.add_pool("p", [&] { return snapshot; });
+  metrics.add_pool("default", "p", [&] { return snapshot; });
   clock.advance(seconds(3));
   const std::string text = registry.render();
   EXPECT_THAT(text, HasSubstr("llm_d_epp_ready_endpoints{name=\"p\"} 0\n"));
@@ -91,7 +91,7 @@ TEST_F(PoolMetricsTest, EveryFamilyWrittenIsInTheReference) {
   for (SignalValue& v : row.signals) v = {1, clock.now(), SignalState::kFresh};
   table.write(ticket, row, clock.now());
   PoolMetrics metrics(registry, table, clock);
-  metrics.add_pool("p", [&] { return snapshot; });
+  metrics.add_pool("default", "p", [&] { return snapshot; });
   const std::string text = registry.render();
   size_t types = 0;
   for (size_t at = 0; (at = text.find("# TYPE ", at)) != std::string::npos; ++at) ++types;
@@ -113,8 +113,8 @@ TEST_F(PoolMetricsTest, AVanishedEndpointLeavesNoSeriesAndNoFamilyAppearsTwice) 
   auto other = std::make_shared<PoolSnapshot>();
   other->endpoints = {endpoint(2, "elsewhere")};
   PoolMetrics metrics(registry, table, clock);
-  metrics.add_pool("p", [&] { return snapshot; });
-  metrics.add_pool("q", [&] { return other; });
+  metrics.add_pool("default", "p", [&] { return snapshot; });
+  metrics.add_pool("default", "q", [&] { return other; });
   EXPECT_THAT(registry.render(), HasSubstr("gone"));
   snapshot = std::make_shared<PoolSnapshot>();
   snapshot->endpoints = {endpoint(1, "here")};
@@ -122,8 +122,24 @@ TEST_F(PoolMetricsTest, AVanishedEndpointLeavesNoSeriesAndNoFamilyAppearsTwice) 
   EXPECT_THAT(text, Not(HasSubstr("gone")));
   const std::string type = "# TYPE llm_d_epp_per_endpoint_queue_size gauge";
   EXPECT_EQ(text.find(type), text.rfind(type));
-  metrics.remove_pool("p");
+  metrics.remove_pool("default", "p");
   EXPECT_THAT(registry.render(), Not(HasSubstr("default/here")));
+}
+
+TEST_F(PoolMetricsTest, PoolsOfOneNameInTwoNamespacesAreToldApart) {
+  auto one = std::make_shared<PoolSnapshot>();
+  one->endpoints = {endpoint(0, "a")};
+  auto other = std::make_shared<PoolSnapshot>();
+  PoolMetrics metrics(registry, table, clock);
+  observe(0, 1, 0.3);
+  metrics.add_pool("team-a", "p", [&] { return one; });
+  EXPECT_THAT(registry.render(), HasSubstr("llm_d_epp_ready_endpoints{name=\"p\"} 1\n"));
+  metrics.add_pool("team-b", "p", [&] { return other; });
+  const std::string text = registry.render();
+  EXPECT_THAT(text, HasSubstr("llm_d_epp_ready_endpoints{name=\"team-a/p\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("llm_d_epp_ready_endpoints{name=\"team-b/p\"} 0\n"));
+  metrics.remove_pool("team-b", "p");
+  EXPECT_THAT(registry.render(), HasSubstr("llm_d_epp_ready_endpoints{name=\"p\"} 1\n"));
 }
 
 }  // namespace
