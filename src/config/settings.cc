@@ -66,6 +66,11 @@ void bind_listener(Binder& b, ListenerSettings& l, ListenerNodes& n) {
           "SIGHUP.");
   b.field("http2", l.http2, "",
           "Whether HTTP/2 is served beside HTTP/1: by ALPN with TLS, with prior knowledge without.");
+  b.field(
+      "trustFairnessHeader", l.trust_fairness_header, "",
+      "Whether a caller with an API key may name another flow than its own by "
+      "x-llm-d-inference-fairness-id: for a trusted proxy that speaks for others. Otherwise the key's name "
+      "is the fairness id.");
   b.node("limits", n.limits, "Limits of this listener.");
   b.node("timeouts", n.timeouts, "Deadlines towards clients.");
 }

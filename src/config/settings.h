@@ -23,6 +23,8 @@ struct ListenerLimits {
   int64_t connections = 20000;
   int64_t streams = 20000;                // requests being served at once
   int64_t streams_per_connection = 1024;  // of HTTP/2
+
+  bool operator==(const ListenerLimits&) const = default;
 };
 
 struct ListenerSettings {
@@ -33,6 +35,7 @@ struct ListenerSettings {
   std::string key_file;  // with cert_file: TLS
   std::string api_keys_file;
   bool http2 = true;
+  bool trust_fairness_header = false;  // a caller with a key may name another flow than its own
   Duration header_timeout = std::chrono::seconds(15);  // from connect or the last answer's request to a head
   Duration body_timeout = std::chrono::seconds(60);    // longest silence inside a request body
   Duration body_total_timeout = std::chrono::minutes(5);  // all of a body that is read before it is sent on
@@ -42,6 +45,7 @@ struct ListenerSettings {
   ListenerLimits limits;
 
   bool tls() const { return !cert_file.empty(); }
+  bool operator==(const ListenerSettings&) const = default;
 };
 
 struct DnsSettings {
@@ -50,6 +54,8 @@ struct DnsSettings {
   bool tls = false;
   Duration interval = std::chrono::seconds(30);
   Duration timeout = std::chrono::seconds(5);
+
+  bool operator==(const DnsSettings&) const = default;
 };
 
 struct DiscoverySettings {
@@ -58,6 +64,8 @@ struct DiscoverySettings {
   bool watch_file = true;
   Duration file_poll = std::chrono::seconds(1);  // where the system can't watch
   DnsSettings dns;
+
+  bool operator==(const DiscoverySettings&) const = default;
 };
 
 // How requests and scrapes reach the engines.
@@ -118,6 +126,8 @@ struct TelemetrySettings {
   bool access_log = true;
   int64_t decisions = 1024;  // records kept for /debug/decisions
   bool trust_request_id = true;
+
+  bool operator==(const TelemetrySettings&) const = default;
 };
 
 struct Settings {

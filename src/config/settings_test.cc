@@ -106,7 +106,7 @@ TEST(Settings, NameFieldValueAndLineInEveryError) {
   EXPECT_EQ(
       error_of("listeners: [{addres: \":1\"}]\npools: [{name: a}]\n"),
       "s.yaml: listeners[0]: unknown field \"addres\" (line 1), known: name, address, gatewayPort, tls, "
-      "apiKeysFile, http2, "
+      "apiKeysFile, http2, trustFairnessHeader, "
       "limits, "
       "timeouts; listeners[0].address: \"\" is not \"host:port\", \":port\" or \"[ipv6]:port\" (line 1)");
   const std::string listener = "listeners: [{address: \":1\"}]\n";

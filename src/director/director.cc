@@ -202,7 +202,7 @@ Status Director::decide_steps(Request& request, const RequestInput& input, bool 
 
   if (Status status = parse(request, input); !status.ok()) return status;
   if (Status status = rewrite(request, random, explain); !status.ok()) return status;
-  if (Status status = classify(request); !status.ok()) return status;
+  if (Status status = classify(request, input.trust_fairness_header); !status.ok()) return status;
   if (!explain) {
     request.series = &series_.find(inference.incoming_model, inference.target_model, inference.fairness_id,
                                    inference.priority);
@@ -283,7 +283,7 @@ Status Director::rewrite(Request& request, Random& random, bool explain) {
   return {};
 }
 
-Status Director::classify(Request& request) {
+Status Director::classify(Request& request, bool trust_fairness_header) {
   InferenceRequest& inference = request.inference;
   for (const RequestHook* hook : request.policy->request_hooks) {
     if (Status status = hook->on_request(inference, request.arena); !status.ok()) return status;
@@ -296,9 +296,11 @@ Status Director::classify(Request& request) {
   }
   const auto fairness =
       aliased_header(inference.headers, "x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id");
-  if (fairness && !fairness->empty()) {
+  // Whom we know is not somebody else by saying so.
+  const bool listens = inference.identity.empty() || trust_fairness_header;
+  if (listens && fairness && !fairness->empty()) {
     inference.fairness_id = request.arena.copy(*fairness);
-  } else if (!inference.agent_identity.empty()) {
+  } else if (listens && !inference.agent_identity.empty()) {
     inference.fairness_id = inference.agent_identity;
   } else if (!inference.identity.empty()) {
     inference.fairness_id = inference.identity;

@@ -84,6 +84,7 @@ struct RequestInput {
   std::span<const HeaderField> headers;
   protocol::PaddedBody body;
   std::string_view identity;
+  bool trust_fairness_header = false;  // else an identity is the fairness id whatever the header says
   TimePoint received_at = kNever;
   // What a parser of type `parsed_by` already found in the body, into the request's arena: not parsed
   // again where the policy has the same type for the path.
@@ -181,7 +182,7 @@ class Director {
   Status decide_steps(Request& request, const RequestInput& input, bool explain, std::string* explanation);
   Status parse(Request& request, const RequestInput& input);
   Status rewrite(Request& request, Random& random, bool explain);
-  Status classify(Request& request);
+  Status classify(Request& request, bool trust_fairness_header);
   Status screen(SchedulingContext& ctx, std::span<Candidate> candidates, size_t& count,
                 const Policy& policy) const;
   std::span<bool> allowed_by(std::span<const SubsetEntry> subset, const PoolSnapshot& pool, Arena& arena);

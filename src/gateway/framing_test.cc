@@ -136,6 +136,8 @@ TEST(Identity, TheKeyMayComeAsBearerOrAsApiKeyAndIsNamedInNoError) {
   EXPECT_EQ(who({{"authorization", "bearer secret"}}), "team-a");
   EXPECT_EQ(who({{"x-api-key", "secret"}}), "team-a");
   EXPECT_EQ(who({{"authorization", "Basic secret"}}).substr(0, 3), "401");
+  EXPECT_EQ(who({{"authorization", "Basic dTpw"}, {"x-api-key", "secret"}}), "team-a");
+  EXPECT_EQ(who({{"authorization", "Bearer wrong"}, {"x-api-key", "secret"}}).substr(0, 3), "401");
   EXPECT_EQ(who({{"x-api-key", "hunter2"}}).find("hunter2"), std::string::npos);
   EXPECT_EQ(who({}).substr(0, 3), "401");
 }

@@ -11,9 +11,9 @@ Result<std::string_view> identify(const config::ApiKeys& keys, const io::HeaderF
     if (authorization->size() > kScheme && ascii_iequals(authorization->substr(0, kScheme), "bearer ")) {
       presented = trim(authorization->substr(kScheme));
     }
-  } else if (const auto key = fields.find("x-api-key")) {
-    presented = *key;
   }
+  // Another scheme beside a key is somebody else's: a proxy's, or the engine's.
+  if (presented.empty()) presented = trim(fields.get("x-api-key"));
   if (presented.empty()) {
     return Error{ErrorCode::kUnauthorized,
                  "no API key was given: send 'Authorization: Bearer <key>' or 'x-api-key: <key>'"};

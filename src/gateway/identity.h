@@ -9,7 +9,7 @@
 
 namespace penstock::gateway {
 
-// Who is calling, by the key in `authorization: Bearer …` or, where that is absent, `x-api-key`. The name
+// Who is calling, by the key in `authorization: Bearer …` or, without such, `x-api-key`. The name
 // lives as long as `keys`. Errors: kUnauthorized, in words that tell nothing about which keys exist.
 Result<std::string_view> identify(const config::ApiKeys& keys, const io::HeaderFields& fields);
 

@@ -55,6 +55,8 @@ struct ModelsCache::Gather {
   explicit Gather(io::Loop& loop) : done(loop) {}
   io::Event done;
   size_t left = 0;
+  uint64_t membership = 0;
+  TimePoint asked_at = kNever;
   std::vector<std::optional<ModelList>> answers;  // by source, so that the merge has a stable order
 };
 
@@ -85,10 +87,13 @@ io::Task<Result<std::shared_ptr<const ModelList>>> ModelsCache::get(std::vector<
                     "failed to find endpoint candidates for serving the request", "rejected-no-endpoints"};
   }
   std::shared_ptr<Gather> gather = running_;
-  const bool mine = gather == nullptr;
+  // A question to members that have changed since says nothing about those of now.
+  const bool mine = gather == nullptr || gather->membership != membership;
   if (mine) {
     gather = std::make_shared<Gather>(client_.loop());
     gather->left = sources.size();
+    gather->membership = membership;
+    gather->asked_at = now;
     gather->answers.resize(sources.size());
     running_ = gather;
     for (size_t i = 0; i < sources.size(); ++i) {
@@ -96,7 +101,7 @@ io::Task<Result<std::shared_ptr<const ModelList>>> ModelsCache::get(std::vector<
     }
   }
   const Status waited = co_await gather->done.wait(2 * kAskTimeout);
-  if (mine) running_.reset();
+  if (running_ == gather) running_.reset();
   if (!waited.ok()) co_return waited.error();
   auto merged = std::make_shared<ModelList>();
   bool any = false;
@@ -106,10 +111,13 @@ io::Task<Result<std::shared_ptr<const ModelList>>> ModelsCache::get(std::vector<
     merged->merge(*answer);
   }
   if (!any) co_return Error{ErrorCode::kBadGateway, "no engine of the pool told its models"};
-  list_ = merged;
-  fetched_at_ = now;
-  membership_ = membership;
-  co_return list_;
+  // Nor does it replace the answer to a later one.
+  if (list_ == nullptr || gather->asked_at >= fetched_at_) {
+    list_ = merged;
+    fetched_at_ = gather->asked_at;
+    membership_ = gather->membership;
+  }
+  co_return std::shared_ptr<const ModelList>(std::move(merged));
 }
 
 }  // namespace penstock::gateway

@@ -39,6 +39,7 @@ class ModelsCache {
   };
   explicit ModelsCache(io::HttpClient& client) : client_(client) {}
 
+  // `membership` is the epoch that the sources are of; whoever waits on a question to older ones asks again.
   // Errors: kServiceUnavailable without sources, kBadGateway when none answered. Engines that don't answer
   // within two seconds are left out.
   io::Task<Result<std::shared_ptr<const ModelList>>> get(std::vector<Source> sources, uint64_t membership,

@@ -361,6 +361,7 @@ bool Exchange::decide(PoolPart& pool) {
   input.headers = state_.decision_fields;
   input.body = body_;
   input.identity = identity_;
+  input.trust_fairness_header = listener_.config.settings.trust_fairness_header;
   input.received_at = arrived_at_;
   if (!parsed_by_.empty()) {
     input.parsed = &parsed_;

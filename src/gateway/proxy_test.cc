@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -627,7 +628,9 @@ TEST_F(ProxyTest, TheTotalDeadlineIsNotPutOffByBytes) {
   upstream.deadlines.total = std::chrono::milliseconds(100);
   add_engine([](Connection& to, const Message&) {
     to.send(kSseHead);
-    while (to.send(chunk("data: {\"a\":1}\n\n"))) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    pollfd end{to.fd(), POLLIN, 0};
+    while (to.send(chunk("data: {\"a\":1}\n\n")) && ::poll(&end, 1, 5) == 0) {
+    }
     return false;
   });
   start();
@@ -776,6 +779,27 @@ TEST_F(ProxyTest, WithApiKeysOnlyKnownCallersComeInAndTheirKeysStayHere) {
   EXPECT_TRUE(at_rest());
 }
 
+TEST_F(ProxyTest, AKeysNameIsItsFlowUnlessTheListenerTrustsTheHeader) {
+  auto keys = config::ApiKeys::decode(
+      "keys:\n  - name: team-a\n    sha256: "
+      "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n",
+      "keys.yaml");
+  ASSERT_TRUE(keys.ok());
+  listener.api_keys = *keys;
+  add_engine(echo_ok);
+  start();
+  listener.settings.trust_fairness_header = true;
+  auto second = gateway->listen(listener);
+  ASSERT_TRUE(second.ok());
+  const std::string fields = "x-api-key: secret\r\nx-llm-d-inference-fairness-id: other\r\n";
+  EXPECT_EQ(exchange(post(kBody, fields + "x-request-id: f1\r\n")).status(), 200);
+  port = second->port();
+  EXPECT_EQ(exchange(post(kBody, fields + "x-request-id: f2\r\n")).status(), 200);
+  ASSERT_TRUE(at_rest());
+  EXPECT_NE(pool.log.find_json("f1")->find(R"("fairness_id":"team-a")"), std::string::npos);
+  EXPECT_NE(pool.log.find_json("f2")->find(R"("fairness_id":"other")"), std::string::npos);
+}
+
 TEST_F(ProxyTest, WhatCannotBeRoutedWellIsRefusedAndReachesNoEngine) {
   add_engine(echo_ok);
   add_engine(echo_ok);
@@ -808,6 +832,30 @@ TEST_F(ProxyTest, ModelListsOfAllEnginesAreMerged) {
             R"({"id":"lora","parent":"base"})");
   EXPECT_EQ(exchange("GET /v1/models/nope HTTP/1.1\r\nhost: gw\r\n\r\n").status(), 404);
   EXPECT_EQ(engines[0]->requests(), 1);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, AModelListAskedOfFormerMembersIsNotThatOfTheNewOnes) {
+  std::atomic<bool> go_on{false};
+  add_engine([&](Connection& to, const Message&) {
+    eventually([&] { return go_on.load(); });
+    return to.send(answer(200, R"({"object":"list","data":[{"id":"old"}]})"));
+  });
+  start();
+  const std::string ask = "GET /v1/models HTTP/1.1\r\nhost: gw\r\n\r\n";
+  Connection first = Connection::to(port);
+  ASSERT_TRUE(first.send(ask));
+  ASSERT_TRUE(eventually([&] { return engines[0]->requests() == 1; }));
+  // Another engine takes its place while the question is under way.
+  discovered.clear();
+  add_engine([](Connection& to, const Message&) {
+    return to.send(answer(200, R"({"object":"list","data":[{"id":"new"}]})"));
+  });
+  members.apply("test", discovered);
+  EXPECT_NE(exchange(ask).body.find("\"new\""), std::string::npos);
+  go_on = true;
+  EXPECT_EQ(read_message(first).status(), 200);
+  EXPECT_NE(exchange(ask).body.find("\"new\""), std::string::npos);
   EXPECT_TRUE(at_rest());
 }
 

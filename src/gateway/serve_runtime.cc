@@ -35,6 +35,12 @@ Result<std::vector<io::HttpDestination>> service_targets(const config::ServiceSe
   return targets;
 }
 
+// For a setting that a reload does not take.
+void warn_of_restart(std::string_view what, bool same) {
+  if (same) return;
+  telemetry::log_warn("a setting has changed that a reload does not take; restart for it", {{"what", what}});
+}
+
 // What the process is made of, for dashboards: a gauge that is always 1.
 void add_info(telemetry::MetricRegistry& metrics) {
   metrics
@@ -263,7 +269,7 @@ Status ServeRuntime::listen_all() {
       if (!keys.ok()) return keys.error().wrap("listener " + settings.name);
       listener.api_keys = *keys;
     }
-    listeners_.push_back({settings.name, settings.api_keys_file, listener.tls});
+    listeners_.push_back({settings, listener.tls});
     auto bound = gateway_->listen(std::move(listener));
     if (!bound.ok()) return std::move(bound).error();
     telemetry::log_info(
@@ -312,30 +318,75 @@ Status ServeRuntime::reload(ServeOptions options) {
     (*running)->set_rules(assembly::pool_rules(manifests, (*running)->pool().ns, (*running)->pool().name));
     note((*running)->refresh_discovery(), "endpoints of pool " + name);
   }
-  for (const config::ListenerSettings& listener : options.settings.listeners) {
-    const bool known = std::any_of(listeners_.begin(), listeners_.end(),
-                                   [&](const Listening& have) { return have.name == listener.name; });
-    if (!known) {
-      telemetry::log_warn("a listener that was not there at start is not added by a reload; restart for it",
-                          {{"listener", listener.name}, {"address", listener.address}});
-    }
-  }
   manifests_ = std::move(manifests);
   options_.settings.default_pool = options.settings.default_pool;
   std::vector<std::string> warnings;
   note(gateway_->set_routes(manifests_, default_pool(), warnings), "routes");
   for (const std::string& warning : warnings) telemetry::log_warn(warning);
 
-  for (const Listening& listener : listeners_) {
-    if (listener.tls) note(listener.tls->reload(), "certificate of listener " + listener.name);
-    if (listener.api_keys_file.empty()) continue;
-    auto keys = config::ApiKeys::load(listener.api_keys_file);
-    if (note(keys.ok() ? Status() : Status(keys.error()), "API keys of listener " + listener.name)) {
-      gateway_->set_api_keys(listener.name, *keys);
-    }
-  }
+  std::vector<config::ListenerSettings> listeners = std::move(options.settings.listeners);
+  if (listeners.empty()) listeners = manifest_listeners();
+  reload_listeners(listeners, note);
+  warn_of_restart("drainTimeout", options.settings.drain_timeout == options_.settings.drain_timeout);
+  warn_of_restart("loops", options.settings.loops == options_.settings.loops);
+  warn_of_restart("admin", options.settings.admin_address == options_.settings.admin_address);
+  warn_of_restart("telemetry", options.settings.telemetry == options_.settings.telemetry);
+  warn_of_restart("limits", options.settings.buffered_bytes == options_.settings.buffered_bytes &&
+                                options.settings.streams == options_.settings.streams);
   telemetry::log_info("reloaded", {{"complete", first.ok()}});
   return first;
+}
+
+void ServeRuntime::reload_listeners(const std::vector<config::ListenerSettings>& wanted, const Note& note) {
+  for (const config::ListenerSettings& settings : wanted) {
+    const auto running = std::find_if(listeners_.begin(), listeners_.end(), [&](const Listening& have) {
+      return have.settings.name == settings.name;
+    });
+    if (running == listeners_.end()) {
+      telemetry::log_warn("a listener that was not there at start is not added by a reload; restart for it",
+                          {{"listener", settings.name}, {"address", settings.address}});
+      continue;
+    }
+    config::ListenerSettings& former = running->settings;
+    if (settings.tls() != former.tls()) {
+      note(invalid_config("TLS is not switched on or off by a reload; restart for it"),
+           "listener " + settings.name);
+    } else if (running->tls) {
+      io::TlsServerOptions tls;
+      tls.certificates.push_back({settings.cert_file, settings.key_file});
+      if (!former.http2) tls.alpn = {"http/1.1"};
+      if (note(running->tls->reload(std::move(tls)), "certificate of listener " + settings.name)) {
+        former.cert_file = settings.cert_file;
+        former.key_file = settings.key_file;
+      }
+    }
+    if (settings.api_keys_file.empty()) {
+      if (!former.api_keys_file.empty()) {
+        telemetry::log_warn("the listener asks for no API keys any more", {{"listener", settings.name}});
+        gateway_->set_api_keys(settings.name, nullptr);
+      }
+      former.api_keys_file.clear();
+    } else {
+      auto keys = config::ApiKeys::load(settings.api_keys_file);
+      if (note(keys.ok() ? Status() : Status(keys.error()), "API keys of listener " + settings.name)) {
+        gateway_->set_api_keys(settings.name, *keys);
+        former.api_keys_file = settings.api_keys_file;
+      }
+    }
+    config::ListenerSettings rest = settings;
+    rest.cert_file = former.cert_file;
+    rest.key_file = former.key_file;
+    rest.api_keys_file = former.api_keys_file;
+    warn_of_restart("listener " + settings.name, rest == former);
+  }
+  for (const Listening& listener : listeners_) {
+    const bool kept = std::any_of(wanted.begin(), wanted.end(),
+                                  [&](const auto& w) { return w.name == listener.settings.name; });
+    if (!kept) {
+      telemetry::log_warn("a listener that is configured no more is not closed by a reload; restart for it",
+                          {{"listener", listener.settings.name}});
+    }
+  }
 }
 
 void ServeRuntime::begin_drain() {

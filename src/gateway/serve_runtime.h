@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,9 +38,10 @@ class ServeRuntime {
 
   // Discovery, scraping and listeners. The addresses bound are logged.
   Status start();
-  // Files again: manifests, configurations, API keys, certificates, credentials, endpoints. Each part that
-  // fails keeps its former state; the first failure is returned, all are logged. `options` is made anew by
-  // the caller; listeners and pools that were not there at start are not added (a warning says so).
+  // Files again: manifests, configurations, API keys, certificates, credentials, endpoints; also other files
+  // than before for a listener's keys and certificate. Each part that fails keeps its former state; the first
+  // failure is returned, all are logged. `options` is made anew by the caller; what only a restart takes
+  // (listeners and pools that come or go, addresses, limits, timeouts) is named in a warning.
   Status reload(ServeOptions options);
   // No new connections, not ready any more; running requests end by themselves.
   void begin_drain();
@@ -71,6 +73,9 @@ class ServeRuntime {
   std::vector<config::ListenerSettings> manifest_listeners() const;
   uint16_t gateway_port_for(uint16_t own) const;
   Status listen_all();
+  // Notes the failure of a part of a reload; true when there was none.
+  using Note = std::function<bool(Status status, std::string_view what)>;
+  void reload_listeners(const std::vector<config::ListenerSettings>& wanted, const Note& note);
 
   ServeOptions options_;
   config::Manifests manifests_;
@@ -85,8 +90,7 @@ class ServeRuntime {
   std::vector<std::unique_ptr<assembly::PoolRuntime>> pools_;
   std::unique_ptr<Gateway> gateway_;
   struct Listening {
-    std::string name;
-    std::string api_keys_file;
+    config::ListenerSettings settings;  // with the files that are in force
     std::shared_ptr<io::TlsServerContext> tls;
   };
   std::vector<Listening> listeners_;

@@ -128,6 +128,36 @@ def test_sighup_reloads_api_keys(start, tmp_path):
     assert line
 
 
+def test_sighup_takes_another_keys_file_and_says_what_needs_a_restart(start, tmp_path):
+    engines = start.engines(1)
+    settings = tmp_path / "settings.yaml"
+
+    def write(keys_file, streams):
+        settings.write_text(f"""
+listeners:
+- name: front
+  address: 127.0.0.1:0
+  apiKeysFile: {keys_file}
+  limits: {{streams: {streams}}}
+""")
+
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(
+            f"keys:\n- name: {name}\n  sha256: {hashlib.sha256(name.encode()).hexdigest()}\n")
+    write("one.yaml", 100)
+    gateway = start.gateway("--settings", settings, model_servers=engines.urls)
+
+    def status(key):
+        return gateway.post(CHAT, body(), headers={"x-api-key": key}).status_code
+
+    assert (status("one"), status("two")) == (200, 401)
+    write("two.yaml", 200)
+    gateway.program.signal(signal.SIGHUP)
+    eventually(lambda: status("two") == 200, what="key of the other file accepted")
+    assert status("one") == 401
+    eventually(lambda: any(str(e.get("what")).startswith("listener") for e in gateway.program.log_lines()), what="warning")
+
+
 def test_never_more_engine_requests_than_client_requests(start):
     engines = start.engines(3)
     gateway = start.gateway(model_servers=engines.urls)
