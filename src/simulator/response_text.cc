@@ -20,7 +20,7 @@ void number(std::string& out, std::string_view before, int64_t value) {
   number(out, value);
 }
 
-void text(std::string& out, std::string_view before, std::string_view value) {
+void quoted(std::string& out, std::string_view before, std::string_view value) {
   out += before;
   append_json_quoted(out, value);
 }
@@ -122,15 +122,15 @@ void running_usage(std::string& out, const ResponseContext& context, const Usage
 }
 
 void fingerprint(std::string& out, const ResponseContext& context) {
-  text(out, ",\"system_fingerprint\":", context.fingerprint);
+  quoted(out, ",\"system_fingerprint\":", context.fingerprint);
 }
 
 void head(std::string& out, const ResponseContext& context, std::string_view object) {
-  text(out, "{\"id\":", context.id);
+  quoted(out, "{\"id\":", context.id);
   out += ",\"object\":\"";
   out += object;
   number(out, "\",\"created\":", context.created);
-  text(out, ",\"model\":", context.model);
+  quoted(out, ",\"model\":", context.model);
 }
 
 void event_head(std::string& out, const ResponseContext& context, std::string_view object) {
@@ -147,7 +147,7 @@ void chat_response(std::string& out, const ResponseContext& context, std::span<c
   for (const ChoiceText& choice : choices) {
     if (&choice != choices.data()) out += ',';
     number(out, "{\"index\":", choice.index);
-    text(out, ",\"message\":{\"role\":\"assistant\",\"content\":", choice.text);
+    quoted(out, ",\"message\":{\"role\":\"assistant\",\"content\":", choice.text);
     out +=
         ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,\"reasoning\":null},"
         "\"logprobs\":null,\"finish_reason\":";
@@ -172,7 +172,7 @@ void completion_response(std::string& out, const ResponseContext& context,
   for (const ChoiceText& choice : choices) {
     if (&choice != choices.data()) out += ',';
     number(out, "{\"index\":", choice.index);
-    text(out, ",\"text\":", choice.text);
+    quoted(out, ",\"text\":", choice.text);
     out += ",\"logprobs\":null,\"finish_reason\":";
     out += finish_name(choice.finish);
     stop_or_null(out, ",\"stop_reason\":", choice.stop);
@@ -192,7 +192,7 @@ void chat_delta(std::string& out, const ResponseContext& context, const ChoiceTe
                 const Usage& usage) {
   event_head(out, context, "chat.completion.chunk");
   number(out, ",\"choices\":[{\"index\":", choice.index);
-  text(out, ",\"delta\":{\"content\":", choice.text);
+  quoted(out, ",\"delta\":{\"content\":", choice.text);
   out += "},\"logprobs\":null,\"finish_reason\":";
   out += finish_name(choice.finish);
   if (choice.finish != FinishReason::kNone) {
@@ -209,7 +209,7 @@ void completion_delta(std::string& out, const ResponseContext& context, const Ch
                       const Usage& usage) {
   event_head(out, context, "text_completion");
   number(out, ",\"choices\":[{\"index\":", choice.index);
-  text(out, ",\"text\":", choice.text);
+  quoted(out, ",\"text\":", choice.text);
   out += ",\"logprobs\":null,\"finish_reason\":";
   out += finish_name(choice.finish);
   stop_or_null(out, ",\"stop_reason\":", choice.stop);
@@ -240,8 +240,8 @@ void generate_choice(std::string& out, const ChoiceText& choice, uint32_t total,
 
 void generate_response(std::string& out, const ResponseContext& context, std::span<const ChoiceText> choices,
                        const Usage& usage) {
-  text(out, "{\"request_id\":", context.id);
-  text(out, ",\"model\":", context.model);
+  quoted(out, "{\"request_id\":", context.id);
+  quoted(out, ",\"model\":", context.model);
   number(out, ",\"created\":", context.created);
   out += ",\"usage\":";
   unary_usage(out, context, usage);
@@ -258,7 +258,7 @@ void generate_response(std::string& out, const ResponseContext& context, std::sp
 
 void generate_delta(std::string& out, const ResponseContext& context, const ChoiceText& choice,
                     const Usage& usage) {
-  text(out, "data: {\"request_id\":", context.id);
+  quoted(out, "data: {\"request_id\":", context.id);
   out += ",\"usage\":null,\"output_mode\":\"tokens\",\"choices\":[";
   generate_choice(out, choice, usage.completion_tokens, choice.finish != FinishReason::kNone);
   out += "]}\n\n";
@@ -281,14 +281,14 @@ void messages_usage(std::string& out, const Usage& usage) {
 
 void messages_response(std::string& out, const ResponseContext& context, const ChoiceText& choice,
                        const Usage& usage) {
-  text(out, "{\"id\":", context.id);
+  quoted(out, "{\"id\":", context.id);
   text(out,
        ",\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":", choice.text);
-  text(out, "}],\"model\":", context.model);
+  quoted(out, "}],\"model\":", context.model);
   out += ",\"stop_reason\":";
   out += anthropic_stop(choice);
   if (!choice.stop.empty()) {
-    text(out, ",\"stop_sequence\":", choice.stop);
+    quoted(out, ",\"stop_sequence\":", choice.stop);
   }
   out += ",\"usage\":";
   messages_usage(out, usage);
@@ -296,8 +296,8 @@ void messages_response(std::string& out, const ResponseContext& context, const C
 }
 
 void messages_start(std::string& out, const ResponseContext& context, const Usage& usage) {
-  text(out, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":", context.id);
-  text(out, ",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":", context.model);
+  quoted(out, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":", context.id);
+  quoted(out, ",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":", context.model);
   number(out,
          ",\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{\"input_tokens\":", usage.prompt_tokens);
   out +=
@@ -328,8 +328,8 @@ void messages_end(std::string& out, const ChoiceText& choice, const Usage& usage
 // --- /v1/responses ---
 
 void responses_item(std::string& out, const ResponseContext& context, std::string_view text) {
-  text(out, "{\"id\":", context.item_id);
-  text(out, ",\"content\":[{\"annotations\":[],\"text\":", text);
+  quoted(out, "{\"id\":", context.item_id);
+  quoted(out, ",\"content\":[{\"annotations\":[],\"text\":", text);
   out +=
       ",\"type\":\"output_text\",\"logprobs\":null}],\"role\":\"assistant\",\"status\":\"completed\","
       "\"type\":\"message\",\"phase\":null}";
@@ -338,11 +338,11 @@ void responses_item(std::string& out, const ResponseContext& context, std::strin
 void responses_object(std::string& out, const ResponseContext& context, const ChoiceText* choice,
                       const Usage& usage) {
   const bool cut = choice != nullptr && choice->finish == FinishReason::kLength;
-  text(out, "{\"id\":", context.id);
+  quoted(out, "{\"id\":", context.id);
   number(out, ",\"created_at\":", context.created);
   out += ",\"incomplete_details\":";
   out += cut ? "{\"reason\":\"max_output_tokens\"}" : "null";
-  text(out, ",\"instructions\":null,\"metadata\":null,\"model\":", context.model);
+  quoted(out, ",\"instructions\":null,\"metadata\":null,\"model\":", context.model);
   out += ",\"object\":\"response\",\"output\":[";
   if (choice != nullptr) responses_item(out, context, choice->text);
   out += "],\"parallel_tool_calls\":true,\"temperature\":";
@@ -397,14 +397,14 @@ void responses_start(std::string& out, const ResponseContext& context, const Usa
     responses_tail(out, type, sequence++);
   }
   responses_event(out, "response.output_item.added");
-  text(out, "\"item\":{\"id\":", context.item_id);
+  quoted(out, "\"item\":{\"id\":", context.item_id);
   out +=
       ",\"content\":[],\"role\":\"assistant\",\"status\":\"in_progress\",\"type\":\"message\",\"phase\":null}"
       ","
       "\"output_index\":0";
   responses_tail(out, "response.output_item.added", sequence++);
   responses_event(out, "response.content_part.added");
-  text(out, "\"content_index\":0,\"item_id\":", context.item_id);
+  quoted(out, "\"content_index\":0,\"item_id\":", context.item_id);
   out +=
       ",\"output_index\":0,\"part\":{\"annotations\":[],\"text\":\"\",\"type\":\"output_text\",\"logprobs\":["
       "]}";
@@ -414,8 +414,8 @@ void responses_start(std::string& out, const ResponseContext& context, const Usa
 void responses_delta(std::string& out, const ResponseContext& context, const ChoiceText& choice,
                      uint32_t& sequence) {
   responses_event(out, "response.output_text.delta");
-  text(out, "\"content_index\":0,\"delta\":", choice.text);
-  text(out, ",\"item_id\":", context.item_id);
+  quoted(out, "\"content_index\":0,\"delta\":", choice.text);
+  quoted(out, ",\"item_id\":", context.item_id);
   out += ",\"logprobs\":[],\"output_index\":0";
   responses_tail(out, "response.output_text.delta", sequence++);
 }
@@ -423,14 +423,14 @@ void responses_delta(std::string& out, const ResponseContext& context, const Cho
 void responses_end(std::string& out, const ResponseContext& context, const ChoiceText& choice,
                    const Usage& usage, uint32_t& sequence) {
   responses_event(out, "response.output_text.done");
-  text(out, "\"content_index\":0,\"item_id\":", context.item_id);
+  quoted(out, "\"content_index\":0,\"item_id\":", context.item_id);
   number(out, ",\"logprobs\":[],\"output_index\":0,\"sequence_number\":", sequence++);
-  text(out, ",\"text\":", choice.text);
+  quoted(out, ",\"text\":", choice.text);
   out += ",\"type\":\"response.output_text.done\"}\n\n";
 
   responses_event(out, "response.content_part.done");
-  text(out, "\"content_index\":0,\"item_id\":", context.item_id);
-  text(out, ",\"output_index\":0,\"part\":{\"annotations\":[],\"text\":", choice.text);
+  quoted(out, "\"content_index\":0,\"item_id\":", context.item_id);
+  quoted(out, ",\"output_index\":0,\"part\":{\"annotations\":[],\"text\":", choice.text);
   out += ",\"type\":\"output_text\",\"logprobs\":null}";
   responses_tail(out, "response.content_part.done", sequence++);
 
@@ -513,13 +513,13 @@ void append_stream_end(std::string& out, const ResponseContext& context, const C
 
 void append_error(std::string& out, EngineApi api, const ApiError& error) {
   if (api == EngineApi::kMessages || api == EngineApi::kCountTokens) {
-    text(out, "{\"type\":\"error\",\"error\":{\"type\":", error.type);
-    text(out, ",\"message\":", error.message);
+    quoted(out, "{\"type\":\"error\",\"error\":{\"type\":", error.type);
+    quoted(out, ",\"message\":", error.message);
     out += "}}";
     return;
   }
-  text(out, "{\"error\":{\"message\":", error.message);
-  text(out, ",\"type\":", error.type);
+  quoted(out, "{\"error\":{\"message\":", error.message);
+  quoted(out, ",\"type\":", error.type);
   out += ",\"param\":";
   if (error.param.empty())
     out += "null";
