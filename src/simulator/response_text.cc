@@ -282,8 +282,8 @@ void messages_usage(std::string& out, const Usage& usage) {
 void messages_response(std::string& out, const ResponseContext& context, const ChoiceText& choice,
                        const Usage& usage) {
   quoted(out, "{\"id\":", context.id);
-  text(out,
-       ",\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":", choice.text);
+  quoted(out, ",\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":",
+         choice.text);
   quoted(out, "}],\"model\":", context.model);
   out += ",\"stop_reason\":";
   out += anthropic_stop(choice);
@@ -306,11 +306,11 @@ void messages_start(std::string& out, const ResponseContext& context, const Usag
 }
 
 void messages_delta(std::string& out, const ChoiceText& choice) {
-  text(out,
-       "event: content_block_delta\ndata: "
-       "{\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\","
-       "\"text\":",
-       choice.text);
+  quoted(out,
+         "event: content_block_delta\ndata: "
+         "{\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\","
+         "\"text\":",
+         choice.text);
   out += "},\"index\":0}\n\n";
 }
 
