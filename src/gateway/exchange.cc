@@ -1,0 +1,154 @@
+#include "gateway/exchange.h"
+
+#include "protocol/errors.h"
+
+namespace penstock::gateway {
+
+using io::Task;
+
+Task<void> Exchange::run() {
+  if (!admit()) {
+    co_await fail(refusal_);
+    co_return;
+  }
+  if (routed_by_model()) {
+    if (!co_await read_body()) co_return;
+    if (!read_model()) {
+      co_await fail(refusal_);
+      co_return;
+    }
+  }
+  switch (find_target()) {
+    case Target::kRefused:
+      co_await fail(refusal_);
+      co_return;
+    case Target::kModels:
+      co_await serve_pool_models();
+      co_return;
+    case Target::kService:
+      co_await serve_service(*core_.services[backend_]);
+      co_return;
+    case Target::kPool:
+      break;
+  }
+  PoolPart& pool = *part_.pools[backend_];
+  if (!co_await read_body()) co_return;
+  if (!decide(pool)) {
+    co_await fail(refusal_);
+    co_return;
+  }
+  start_deadline(upstream_->deadlines.total);
+  Next next = Next::kAgain;
+  while (next == Next::kAgain) {
+    const std::shared_ptr<const Endpoint> endpoint = state_.request.endpoint;
+    co_await attempt(pool, *endpoint);
+    next = after_attempt(pool, *endpoint);
+  }
+  if (next == Next::kFail) {
+    co_await fail_waiting(refusal_);
+  } else {
+    co_await stream_back(pool);
+  }
+  state_.total_timer.disarm();
+}
+
+void Exchange::start_deadline(Duration otherwise) {
+  Duration total = rule_->request_timeout.value_or(otherwise);
+  const Duration backend = rule_->backend_timeout.value_or(Duration::zero());
+  if (backend > Duration::zero() && (total == Duration::zero() || backend < total)) total = backend;
+  state_.total_expired = false;
+  state_.cancel.reset();
+  state_.cancel.follow(http_.cancel_token());
+  if (total > Duration::zero()) state_.total_timer.arm_coarse(total, &Exchange::total_expired, &state_);
+}
+
+void Exchange::total_expired(void* context) {
+  auto* state = static_cast<ExchangeState*>(context);
+  state->total_expired = true;
+  state->cancel.cancel();
+}
+
+Task<void> Exchange::fail_waiting(std::string_view reason) {
+  Error& error = failure_;
+  if (state_.total_expired && !http_.head_written()) {
+    failure_ = Error{ErrorCode::kGatewayTimeout, "the request did not end before its deadline"};
+    co_await fail("deadline");
+    co_return;
+  }
+  if (client_gone() || error.code == ErrorCode::kClientClosed) {
+    end(499, gone_reason(), nullptr);
+    http_.abort();
+    co_return;
+  }
+  // Nobody but us could have cancelled: the listener is being stopped.
+  if (error.code == ErrorCode::kCancelled) {
+    error = Error{ErrorCode::kServiceUnavailable, "the gateway is shutting down", "rejected-shutting-down"};
+  } else if (error.code == ErrorCode::kIo) {
+    error.code = ErrorCode::kBadGateway;
+  } else if (error.code == ErrorCode::kResourceExhausted) {
+    error.code = ErrorCode::kServiceUnavailable;
+  }
+  co_await fail(reason);
+}
+
+Task<void> Exchange::fail(std::string_view reason) {
+  const Error& error = failure_;
+  if (http_.head_written()) {
+    http_.abort();
+    end(0, reason, &error);
+    co_return;
+  }
+  const std::string_view path = http_.request().path;
+  const int status = protocol::error_status(error.code).http_status;
+  const std::string body = protocol::error_body(error, api_, path, request_id_);
+  std::array<io::HeaderField, 3> fields;
+  size_t count = 0;
+  fields[count++] = {"x-request-id", request_id_};
+  if (!error.dropped_reason.empty()) {
+    fields[count++] = {"x-llm-d-request-dropped-reason", error.dropped_reason};
+  }
+  if (error.code == ErrorCode::kUnauthorized) fields[count++] = {"www-authenticate", "Bearer"};
+  own_bytes_ = http_.request().method == "HEAD" ? 0 : body.size();
+  (void)co_await http_.respond(status, "application/json", body, std::span(fields).first(count));
+  end(status, reason, &error);
+}
+
+void Exchange::end(int status, std::string_view reason, const Error* error) {
+  if (ended_) return;
+  ended_ = true;
+  now_ = core_.clock.now();
+  const auto shown = static_cast<size_t>(status / 100);
+  listener_.responses[shown < listener_.responses.size() ? shown : 0]->add();
+  if (reason == "client_disconnect") core_.client_disconnects->add();
+  const bool logs = core_.access_log != nullptr;
+  if (pool_ != nullptr) {
+    director::Observer::End how;
+    how.status = status;
+    how.reason = reason;
+    how.error = error;
+    how.attempts = attempts_;
+    how.own_bytes = own_bytes_;
+    if (logs) how.wall = core_.clock.wall_now();
+    state_.observer.end(how, now_);
+    return;
+  }
+  if (!logs) return;
+  director::Outcome outcome;
+  outcome.status = status;
+  outcome.reason = reason;
+  outcome.attempts = attempts_;
+  outcome.ended_at = now_;
+  director::AccessLog::Line line;
+  line.request_id = request_id_;
+  line.identity = identity_;
+  line.method = http_.request().method;
+  line.path = http_.request().path;
+  line.model = parsed_.model;
+  line.bytes_out = own_bytes_;
+  line.fallback = fallback_state_name(FallbackState::kNone);
+  line.arrived_at = arrived_at_;
+  line.outcome = &outcome;
+  core_.access_log->append(part_.loop.index(), core_.clock.wall_now(), line);
+}
+
+}  // namespace penstock::gateway

@@ -1,0 +1,120 @@
+#include "gateway/exchange.h"
+
+#include <algorithm>
+
+#include "director/passive_health.h"
+#include "gateway/framing.h"
+
+namespace penstock::gateway {
+
+using io::Task;
+
+Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint) {
+  ++attempts_;
+  const UpstreamSettings& settings = *upstream_;
+  const io::RequestHead& head = http_.request();
+  const director::Request& request = state_.request;
+  RequestRules rules;
+  rules.drop_credentials = keys_ != nullptr || !settings.forward_client_authorization;
+  rules.authorization = settings.authorization;
+  rules.drop_accept_encoding = request.restore_model;
+  rules.request_id = request_id_;
+  state_.peer_ip = part_.peer_ip(http_.connection());
+  rules.peer_ip = state_.peer_ip;
+  rules.scheme = http_.connection().tls ? "https" : "http";
+  rules.host = endpoint.host_port;
+  state_.fields.clear();
+  request_fields(head, rules, state_.scratch, state_.fields);
+  apply_edits(request.request_edits, state_.fields);
+  state_.pieces.clear();
+  uint64_t length = body_.size;
+  if (!request.rewritten.pieces.empty()) {
+    length = request.rewritten.size;
+    for (const std::string_view piece : request.rewritten.pieces) {
+      if (!piece.empty()) state_.pieces.push_back(piece);
+    }
+  } else if (length != 0) {
+    state_.pieces.push_back(body_.view());
+  }
+
+  io::HttpRequest message;
+  message.method = head.method;
+  message.target = head.target;
+  message.fields = state_.fields;
+  const bool bodyless = length == 0 && (head.method == "GET" || head.method == "HEAD");
+  message.framing = bodyless ? io::BodyFraming::none() : io::BodyFraming::of_length(length);
+  message.body = state_.pieces;
+  io::HttpCallOptions options;
+  options.connect_timeout = settings.deadlines.connect;
+  options.first_byte_timeout = settings.deadlines.first_byte;
+  options.idle_timeout = settings.deadlines.idle;
+  options.token = state_.cancel.token();
+
+  for (;;) {
+    answer_ = nullptr;
+    sent_ = false;
+    Result<io::HttpCall> started =
+        co_await pool.client.start(pool.destination(endpoint, upstream_), message, options);
+    if (!started.ok()) {
+      failure_ = std::move(started).error();
+      co_return;
+    }
+    call_ = *std::move(started);
+    sent_ = true;
+    Result<const io::ResponseHead*> answer = co_await call_.response();
+    if (answer.ok()) {
+      answer_ = *answer;
+      co_return;
+    }
+    failure_ = std::move(answer).error();
+    if (!call_.failed_stale() || options.fresh_connection) co_return;
+    // The engine closed the idle connection as the request came: once more, on a fresh one.
+    options.fresh_connection = true;
+    call_.close();
+    pool_->metrics.retries.with({pool_->name, "stale_connection"}).add();
+  }
+}
+
+bool Exchange::choose_another(PoolPart& pool, std::string_view reason) {
+  if (attempts_ >= upstream_->attempts || excluded_count_ == kMaxExcluded) return false;
+  if (client_gone() || state_.total_expired) return false;
+  excluded_[excluded_count_++] = state_.request.endpoint->slot;
+  const std::string_view winner = state_.request.record.winner;
+  const std::string_view address = state_.request.record.winner_host_port;
+  if (!pool.director.decide_again(state_.request, std::span(excluded_).first(excluded_count_)).ok()) {
+    // What the client gets is still the failed endpoint's answer.
+    state_.request.record.winner = winner;
+    state_.request.record.winner_host_port = address;
+    return false;
+  }
+  pool_->metrics.retries.with({pool_->name, reason}).add();
+  return true;
+}
+
+Exchange::Next Exchange::after_attempt(PoolPart& pool, const Endpoint& endpoint) {
+  if (answer_ == nullptr) {
+    const bool cancelled = client_gone() || state_.total_expired;
+    if (!cancelled && director::note_failure(endpoint, core_.clock.now(), sent_ ? 2 : 0)) {
+      pool.shared.ejections->add();
+    }
+    call_.close();
+    // Only what certainly never reached an engine may go to another one.
+    if (!sent_ && !cancelled && choose_another(pool, "connect")) return Next::kAgain;
+    refusal_ = !sent_                                        ? "connect"
+               : failure_.code == ErrorCode::kGatewayTimeout ? "first_byte_timeout"
+                                                             : "engine_error";
+    return Next::kFail;
+  }
+  if (answer_->status == 503) {
+    if (director::note_failure(endpoint, core_.clock.now(), 2)) pool.shared.ejections->add();
+    if (choose_another(pool, "status_503")) {
+      call_.close();
+      return Next::kAgain;
+    }
+  } else if (answer_->status < 500) {
+    director::note_success(endpoint);
+  }
+  return Next::kAnswer;
+}
+
+}  // namespace penstock::gateway
