@@ -240,7 +240,8 @@ class Assembler {
         if (plugin == nullptr) {
           return invalid_config(fmt::format("the plugin {} is not registered", extractor)).wrap(kContext);
         }
-        if (dynamic_cast<const signals::CoreMetricsExtractor*>(plugin) == nullptr) {
+        if (dynamic_cast<const signals::CoreMetricsExtractor*>(plugin) == nullptr &&
+            dynamic_cast<const signals::PageExtractor*>(plugin) == nullptr) {
           return invalid_config(fmt::format("the plugin {} is not a fwkdl.Extractor", extractor))
               .wrap(kContext);
         }

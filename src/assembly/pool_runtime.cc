@@ -17,6 +17,8 @@ namespace {
 
 // An engine names only adapters that have requests; for so long an idle one counts as loaded in strict mode.
 constexpr Duration kStrictAdapterMemory = std::chrono::minutes(1);
+// Between two fetches of a page that holds no load signals, where its source says nothing itself.
+constexpr Duration kExtraInterval = std::chrono::seconds(1);
 
 bool names_pool(const config::PoolRef& ref, const config::ObjectMeta& object, std::string_view ns,
                 std::string_view name) {
@@ -179,60 +181,103 @@ Status PoolRuntime::publish(Assembly assembly) {
   return {};
 }
 
-Result<signals::ScrapeSettings> PoolRuntime::scrape_settings(
-    const director::Policy& policy, std::optional<signals::EngineTable>& engines) const {
+PoolRuntime::ScrapePlan PoolRuntime::scrape_plan(const director::Policy& policy) const {
   const config::PoolSettings& settings = spec_.settings;
-  signals::ScrapeSettings scrape;
-  scrape.interval = settings.metrics.interval;
-  scrape.deadline = settings.metrics.timeout;
+  signals::ScrapeSettings common;
+  common.interval = settings.metrics.interval;
+  common.deadline = settings.metrics.timeout;
   if (!settings.engine.authorization.empty()) {
-    scrape.headers.emplace_back("authorization", settings.engine.authorization);
+    common.headers.emplace_back("authorization", settings.engine.authorization);
   }
-  scrape.engine_tls = engine_tls_;
-  scrape.tls_name = settings.engine.server_name;
+  common.engine_tls = engine_tls_;
+  common.tls_name = settings.engine.server_name;
+  ScrapePlan plan;
+  plan.main = common;
   for (const director::Policy::MetricsSource& source : policy.sources) {
     const auto* metrics = dynamic_cast<const signals::MetricsDataSource*>(source.source);
     if (metrics == nullptr) continue;
+    signals::ScrapeSettings scrape = common;
+    scrape.source = metrics->params();
+    scrape.source_type = metrics->type();
+    if (scrape.source.interval > Duration(0)) scrape.interval = scrape.source.interval;
+    const signals::CoreMetricsExtractor* core = nullptr;
     for (const Plugin* extractor : source.extractors) {
-      const auto* core = dynamic_cast<const signals::CoreMetricsExtractor*>(extractor);
-      if (core == nullptr) continue;
-      if (engines) {
-        telemetry::log_warn("a second metrics source is ignored: one page holds every signal of an endpoint",
-                            {{"pool", settings.name}, {"source", source.source->name()}});
-        continue;
+      if (const auto* pages = dynamic_cast<const signals::PageExtractor*>(extractor)) {
+        scrape.sinks.push_back(pages->sink());
+        scrape.extractor_type = pages->type();
       }
-      scrape.source = metrics->params();
-      scrape.source_type = metrics->type();
+      if (const auto* c = dynamic_cast<const signals::CoreMetricsExtractor*>(extractor)) core = c;
+    }
+    if (core != nullptr && plan.engines) {
+      telemetry::log_warn("a second metrics source is ignored: one page holds every signal of an endpoint",
+                          {{"pool", settings.name}, {"source", source.source->name()}});
+      core = nullptr;
+    }
+    if (core != nullptr) {
       scrape.extractor_type = core->type();
-      if (scrape.source.interval > Duration(0)) scrape.interval = scrape.source.interval;
       if (policy.strict) scrape.adapter_memory = kStrictAdapterMemory;
-      engines =
+      plan.engines =
           core->engines(policy.strict ? signals::SeriesMode::kStrict : signals::SeriesMode::kCompatible);
+      plan.main = std::move(scrape);
+    } else if (!scrape.sinks.empty()) {
+      if (scrape.source.interval <= Duration(0)) scrape.interval = std::max(scrape.interval, kExtraInterval);
+      scrape.writes_signals = false;
+      plan.extra.push_back(std::move(scrape));
     }
   }
-  return scrape;
+  return plan;
+}
+
+std::unique_ptr<signals::Scraper> PoolRuntime::new_scraper(signals::EngineTable engines,
+                                                           signals::ScrapeSettings settings) {
+  return std::make_unique<signals::Scraper>(spec_.settings.name, shared_.loops, shared_.signals,
+                                            shared_.metrics, shared_.clock, std::move(engines),
+                                            std::move(settings));
+}
+
+Status PoolRuntime::make_extra_scrapers(std::vector<signals::ScrapeSettings> wanted) {
+  for (signals::ScrapeSettings& settings : wanted) {
+    auto none = signals::EngineTable::build({}, signals::kDefaultEngine, signals::kEngineLabel,
+                                            signals::SeriesMode::kCompatible);
+    if (!none.ok()) return std::move(none).error();
+    auto scraper = new_scraper(std::move(none).value(), std::move(settings));
+    if (Status status = scraper->check(); !status.ok()) return status;
+    auto feed = std::make_unique<discovery::ScraperFeed>(*scraper);
+    extra_scrapers_.push_back({std::move(scraper), std::move(feed)});
+  }
+  return {};
+}
+
+void PoolRuntime::listen_for_extra_scrapers() {
+  for (ExtraScraper& extra : extra_scrapers_) members_.add_listener(extra.feed.get());
+}
+
+void PoolRuntime::drop_extra_scrapers() {
+  for (ExtraScraper& extra : extra_scrapers_) {
+    members_.remove_listener(extra.feed.get());
+    extra.scraper->stop();
+  }
+  extra_scrapers_.clear();
 }
 
 Status PoolRuntime::make_scraper(const director::Policy& policy) {
-  std::optional<signals::EngineTable> engines;
-  auto settings = scrape_settings(policy, engines);
-  if (!settings.ok()) return std::move(settings).error();
-  if (!engines) {
+  ScrapePlan plan = scrape_plan(policy);
+  if (!plan.engines) {
     telemetry::log_info("No data sources configured; metrics collection is disabled",
                         {{"pool", spec_.settings.name}});
-    return {};
+  } else {
+    scraper_ = new_scraper(std::move(*plan.engines), std::move(plan.main));
+    feed_ = std::make_unique<discovery::ScraperFeed>(*scraper_);
+    if (Status status = scraper_->check(); !status.ok()) return status;
   }
-  scraper_ =
-      std::make_unique<signals::Scraper>(spec_.settings.name, shared_.loops, shared_.signals, shared_.metrics,
-                                         shared_.clock, std::move(*engines), std::move(*settings));
-  feed_ = std::make_unique<discovery::ScraperFeed>(*scraper_);
-  return scraper_->check();
+  return make_extra_scrapers(std::move(plan.extra));
 }
 
 Status PoolRuntime::start() {
   started_ = true;
   members_.add_listener(this);
   if (feed_) members_.add_listener(feed_.get());
+  listen_for_extra_scrapers();
   shared_.pool_metrics.add_pool(pool_.ns, pool_.name, [this] { return members_.snapshot(); });
   const config::DiscoverySettings& discovery = spec_.settings.discovery;
   if (!discovery.static_urls.empty()) {
@@ -255,6 +300,7 @@ void PoolRuntime::stop() {
   if (feed_) members_.remove_listener(feed_.get());
   members_.remove_listener(this);
   if (scraper_) scraper_->stop();
+  drop_extra_scrapers();
 }
 
 Status PoolRuntime::reload(PoolSpec spec) {
@@ -268,15 +314,20 @@ Status PoolRuntime::reload(PoolSpec spec) {
                         {{"pool", spec_.settings.name}});
   }
   spec_.settings.discovery = former.settings.discovery;
-  if (scraper_) {
-    std::optional<signals::EngineTable> engines;
-    auto settings = scrape_settings(*assembly->policy, engines);
-    Status status = settings.ok() ? Status() : Status(settings.error());
-    if (status.ok() && engines) status = scraper_->configure(std::move(*engines), std::move(*settings));
-    if (!status.ok()) {
+  ScrapePlan plan = scrape_plan(*assembly->policy);
+  if (scraper_ && plan.engines) {
+    if (Status status = scraper_->configure(std::move(*plan.engines), std::move(plan.main)); !status.ok()) {
       spec_ = former;
       return status;
     }
+  }
+  if (!plan.extra.empty() || !extra_scrapers_.empty()) {
+    drop_extra_scrapers();
+    if (Status status = make_extra_scrapers(std::move(plan.extra)); !status.ok()) {
+      telemetry::log_error("a data source cannot be used",
+                           {{"pool", spec_.settings.name}, {"error", status.error().message}});
+    }
+    listen_for_extra_scrapers();
   }
   // A policy that would be the same stays, with what its plugins have learnt.
   const bool same = assembly->policy->effective_config == policy()->effective_config &&

@@ -91,8 +91,18 @@ class PoolRuntime final : private discovery::EndpointListener {
   Result<Assembly> assemble_policy(const PoolSpec& spec, uint64_t epoch);
   Status publish(Assembly assembly);
   Status make_scraper(const director::Policy& policy);
-  Result<signals::ScrapeSettings> scrape_settings(const director::Policy& policy,
-                                                  std::optional<signals::EngineTable>& engines) const;
+  // What a policy's data sources want fetched.
+  struct ScrapePlan {
+    std::optional<signals::EngineTable> engines;  // of the source with the load signals; none: there is none
+    signals::ScrapeSettings main;
+    std::vector<signals::ScrapeSettings> extra;  // pages for extractors alone
+  };
+  ScrapePlan scrape_plan(const director::Policy& policy) const;
+  std::unique_ptr<signals::Scraper> new_scraper(signals::EngineTable engines,
+                                                signals::ScrapeSettings settings);
+  Status make_extra_scrapers(std::vector<signals::ScrapeSettings> wanted);
+  void listen_for_extra_scrapers();
+  void drop_extra_scrapers();
 
   void endpoint_added(const std::shared_ptr<const Endpoint>& endpoint) override;
   void endpoint_updated(const std::shared_ptr<const Endpoint>& before,
@@ -109,6 +119,11 @@ class PoolRuntime final : private discovery::EndpointListener {
   discovery::PoolSink sink_;
   std::unique_ptr<signals::Scraper> scraper_;  // null: the configuration has no metrics source
   std::unique_ptr<discovery::ScraperFeed> feed_;
+  struct ExtraScraper {
+    std::unique_ptr<signals::Scraper> scraper;
+    std::unique_ptr<discovery::ScraperFeed> feed;
+  };
+  std::vector<ExtraScraper> extra_scrapers_;  // one for each source whose pages hold no load signals
   std::vector<std::unique_ptr<discovery::FileDiscovery>> files_;
   std::unique_ptr<discovery::DnsDiscovery> dns_;
   std::atomic<bool> started_{false};

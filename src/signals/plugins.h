@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "inference/plugin.h"
 #include "signals/engine_table.h"
+#include "signals/scalar_extractor.h"
 
 namespace penstock::signals {
 
@@ -26,9 +27,10 @@ struct MetricsSourceParams {
   bool insecure_skip_verify_given = false;
 };
 
-// The data source `metrics-data-source`. Holds decoded parameters; signals::Scraper does the work.
-// Errors: `invalid port <n>: must be between 1 and 65535`, `unsupported scheme: <s>`,
-// `invalid interval "<x>": …`, `interval must be non-negative, got <d>`.
+// The data sources `metrics-data-source`, `multicluster-metrics-data-source` (https, certificates checked),
+// `models-data-source` (/v1/models) and `dcgm-data-source` (port 9400). Holds decoded parameters;
+// signals::Scraper does the work. Errors: `invalid port <n>: must be between 1 and 65535`, `unsupported
+// scheme: <s>`, `invalid interval "<x>": …`, `interval must be non-negative, got <d>`.
 class MetricsDataSource final : public Plugin {
  public:
   explicit MetricsDataSource(MetricsSourceParams params) : params_(std::move(params)) {}
@@ -38,17 +40,25 @@ class MetricsDataSource final : public Plugin {
   MetricsSourceParams params_;
 };
 
+// A number beyond the load signals that an engine's page has: customMetrics of an engine mapping.
+struct CustomMetric {
+  std::string engine;
+  std::string attribute_key;
+  MetricSpec spec;
+};
+
 // Parameters of `core-metrics-extractor`.
 struct CoreMetricsParams {
   std::string engine_label_key{kEngineLabel};
   std::string default_engine{kDefaultEngine};
   std::vector<EngineMapping> engine_configs;
+  std::vector<CustomMetric> custom_metrics;
 };
 
 // The extractor `core-metrics-extractor`: says which metrics of which engine are the five load signals.
 // It produces WaitingQueueSize, RunningRequestsSize and KVCacheUsagePercent (SignalValue), ActiveModels and
 // WaitingModels (LoraSignal); their values are the SignalView, not attribute columns.
-class CoreMetricsExtractor final : public Plugin {
+class CoreMetricsExtractor : public virtual Plugin {
  public:
   explicit CoreMetricsExtractor(CoreMetricsParams params) : params_(std::move(params)) {}
   const CoreMetricsParams& params() const { return params_; }
@@ -58,6 +68,18 @@ class CoreMetricsExtractor final : public Plugin {
 
  private:
   CoreMetricsParams params_;
+};
+
+// The same with custom metrics, which become columns <attributeKey>/core-metrics-extractor.
+class CustomMetricsExtractor final : public CoreMetricsExtractor, public ScalarExtractor {
+ public:
+  CustomMetricsExtractor(CoreMetricsParams params, std::vector<DataKey> keys,
+                         std::shared_ptr<ScalarSink> sink)
+      : CoreMetricsExtractor(std::move(params)), ScalarExtractor(std::move(keys), false, std::move(sink)) {}
+  void declare_data(DataDeclaration& data) const override {
+    CoreMetricsExtractor::declare_data(data);
+    ScalarExtractor::declare_data(data);
+  }
 };
 
 // The data-layer plugins of this build, one line each.

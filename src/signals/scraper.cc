@@ -201,6 +201,7 @@ struct Scraper::Target {
   void adopt_config();
   void succeeded(const Outcome& outcome);
   void failed(const Outcome& outcome);
+  void note_recovery();
   void log_names(const Reading& reading, uint32_t missing);
 
   const std::shared_ptr<Shared> shared;
@@ -211,6 +212,7 @@ struct Scraper::Target {
   io::CancelSource cancel;
   std::shared_ptr<const Config> config;
   std::unique_ptr<PageReader> reader;
+  std::string page;                         // whole, for the sinks
   const EngineMapping* detected = nullptr;  // of `config`
   SignalRow row;
   AdapterMemory adapters;
@@ -348,10 +350,15 @@ io::Task<Outcome> Scraper::Target::exchange(const io::HttpDestination& destinati
     const TimePoint observed_at = shared->clock.now();
     const EngineTable& engines = config->engines.table();
     reader->begin(engines.may_detect(*endpoint) ? detected : &engines.for_endpoint(*endpoint));
+    page.clear();
+    const bool keeps_page = !config->settings.sinks.empty();
     while (true) {
       auto piece = co_await call->read();
       if (!piece.ok()) co_return broken(Failure::kBody, piece.error());
-      if (!reader->feed(piece->data)) {
+      if (keeps_page) page.append(piece->data);
+      const bool fits = config->settings.writes_signals ? reader->feed(piece->data)
+                                                        : page.size() <= config->settings.max_page_bytes;
+      if (!fits) {
         co_return Outcome{Failure::kTooLarge,
                           fmt::format("failed to fetch data from {}: the page is larger than {} bytes",
                                       endpoint->id, config->settings.max_page_bytes)};
@@ -363,6 +370,11 @@ io::Task<Outcome> Scraper::Target::exchange(const io::HttpDestination& destinati
 
 void Scraper::Target::succeeded(const Outcome& outcome) {
   const ScrapeSettings& settings = config->settings;
+  for (const auto& sink : settings.sinks) sink->page(*endpoint, page, outcome.observed_at);
+  if (!settings.writes_signals) {
+    note_recovery();
+    return;
+  }
   Reading reading = reader->finish();
   if (reading.engine->name != engine) {
     const std::lock_guard lock(engine_mutex);
@@ -381,13 +393,17 @@ void Scraper::Target::succeeded(const Outcome& outcome) {
     shared->extract_errors.with({settings.source_type, settings.extractor_type}).add();
   if (reading.stats.malformed > 0) shared->malformed_lines.add(reading.stats.malformed);
   if (reading.dropped_adapters > 0) shared->dropped_adapters.add(reading.dropped_adapters);
+  note_recovery();
+  log_names(reading, missing);
+}
+
+void Scraper::Target::note_recovery() {
   if (failures > 0) {
     telemetry::log_info("scrape works again",
                         {{"pool", shared->pool}, {"endpoint", endpoint->id}, {"failures", failures}});
   }
   failures = 0;
   last_failure = Failure::kNone;
-  log_names(reading, missing);
 }
 
 void Scraper::Target::log_names(const Reading& reading, uint32_t now_missing) {
@@ -417,7 +433,7 @@ void Scraper::Target::failed(const Outcome& outcome) {
   shared->poll_errors.with({settings.source_type}).add();
   shared->failures.with({shared->pool, failure_name(outcome.failure)}).add();
   const bool goes_down = failures == settings.down_after;
-  if (goes_down) {
+  if (goes_down && settings.writes_signals) {
     mark_down(row);
     shared->table.write(ticket, row, shared->clock.now());
   }
@@ -479,7 +495,8 @@ Status Scraper::check() const {
 
 void Scraper::add(const std::shared_ptr<const Endpoint>& endpoint) {
   if (!shared_->config()) return;  // check() has the reason
-  const auto ticket = table_.attach(endpoint->slot, clock_.now());
+  SignalTable::Ticket ticket;
+  if (shared_->config()->settings.writes_signals) ticket = table_.attach(endpoint->slot, clock_.now());
   const auto& shard = shared_->shards[endpoint->slot % shared_->shards.size()];
   auto target = std::make_shared<Target>(shared_, shard, endpoint, ticket);
   {
@@ -513,7 +530,10 @@ void Scraper::remove(const Endpoint& endpoint) {
     target = std::move(it->second);
     targets_.erase(it);
   }
-  table_.detach(target->ticket, clock_.now());
+  if (const auto config = shared_->config()) {
+    if (config->settings.writes_signals) table_.detach(target->ticket, clock_.now());
+    for (const auto& sink : config->settings.sinks) sink->gone(endpoint.slot);
+  }
   io::Loop& loop = target->shard->loop;
   loop.post([target = std::move(target)] { target->cancel.cancel(); });
 }
@@ -524,8 +544,9 @@ void Scraper::stop() {
     const std::lock_guard lock(mutex_);
     all.swap(targets_);
   }
+  const auto config = shared_->config();
   for (auto& [slot, target] : all) {
-    table_.detach(target->ticket, clock_.now());
+    if (config == nullptr || config->settings.writes_signals) table_.detach(target->ticket, clock_.now());
     io::Loop& loop = target->shard->loop;
     loop.post([target = std::move(target)] { target->cancel.cancel(); });
   }

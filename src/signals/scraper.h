@@ -17,6 +17,7 @@
 #include "io/loop.h"
 #include "io/tls.h"
 #include "signals/page_reader.h"
+#include "signals/page_sink.h"
 #include "signals/plugins.h"
 #include "signals/signal_table.h"
 #include "telemetry/metrics.h"
@@ -40,6 +41,10 @@ struct ScrapeSettings {
   std::string extractor_type = "core-metrics-extractor";
   // Added to each scrape: the pool's credentials towards its engines.
   std::vector<std::pair<std::string, std::string>> headers;
+  // Get each whole page too.
+  std::vector<std::shared_ptr<PageSink>> sinks;
+  // False: the pages are for the sinks only, no signal is read from them or written.
+  bool writes_signals = true;
   // For https endpoints when the source says nothing about TLS itself.
   std::shared_ptr<io::TlsClientContext> engine_tls;
   std::string tls_name;  // server name where the endpoint has none; "" its address
