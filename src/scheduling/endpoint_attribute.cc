@@ -1,0 +1,38 @@
+#include "scheduling/endpoint_attribute.h"
+
+#include "scheduling/number_text.h"
+
+namespace penstock::scheduling {
+
+void EndpointAttributeKey::bind(config::Binder& b, std::string_view field, std::string_view doc) {
+  b.field(field, attribute, "", doc);
+  b.field("producer", producer, "",
+          "Name of the plugin that makes the attribute; absent: core-metrics-extractor.");
+  if (b.describing()) return;
+  if (attribute.empty()) {
+    b.fail(field, std::string(field) + " must be specified");
+    return;
+  }
+  const size_t slash = attribute.rfind('/');
+  if (slash == std::string::npos || producer.has_value()) return;
+  b.fail(field, "'" + attribute + "' contains a slash but no producer is given: did you mean " +
+                    std::string(field) + ": '" + attribute.substr(0, slash) + "', producer: '" +
+                    attribute.substr(slash + 1) + "'?");
+}
+
+void append_scalar(const SchedulingContext& ctx, std::string_view name, AttributeSlot slot,
+                   Candidate candidate, std::string& out) {
+  const std::span<const EndpointScalar> column = ctx.attributes.column<EndpointScalar>(slot);
+  out += name;
+  if (column.empty() || !column[candidate].known) {
+    out += " unknown";
+    return;
+  }
+  out += ' ';
+  append_number(out, column[candidate].value);
+  if (column[candidate].observed_at == kNever) return;
+  out += ", age ";
+  append_millis(out, ctx.now - column[candidate].observed_at);
+}
+
+}  // namespace penstock::scheduling

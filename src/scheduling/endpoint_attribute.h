@@ -1,0 +1,26 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "inference/plugin.h"
+
+namespace penstock::scheduling {
+
+// The scraped number that endpoint-attribute-filter and -scorer look at. `producer` absent: the
+// core-metrics-extractor's custom metric of that name; given, even as "": exactly that producer.
+struct EndpointAttributeKey {
+  std::string attribute;
+  std::optional<std::string> producer;
+
+  // `field`: the name of the attribute's parameter. A name with a slash and no producer is refused: it is
+  // most likely a key's text form, and would never be found.
+  void bind(config::Binder& b, std::string_view field, std::string_view doc);
+  DataKey key() const { return {attribute, producer.value_or(data_keys::kWaitingQueueSize.producer)}; }
+};
+
+// "GPUUtilization 0.42, age 41 ms" or "GPUUtilization unknown".
+void append_scalar(const SchedulingContext& ctx, std::string_view name, AttributeSlot slot,
+                   Candidate candidate, std::string& out);
+
+}  // namespace penstock::scheduling

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+namespace penstock::scheduling {
+
+// Linear regression that learns with every observation and slowly forgets: recursive least squares with
+// forgetting factor `kForgetting` (an observation counts half after about 350 further ones) and a ridge prior
+// (weights near 0 with standard deviation sqrt(kPriorVariance)).
+//   k = P x / (lambda + x' P x); w += k (y - w' x); P = (P - k x' P) / lambda
+// Inputs should be of the order of 1; what is not finite is not learnt. A plain value of (N^2 + N) doubles.
+template <size_t N>
+class OnlineRegression {
+ public:
+  using Features = std::array<double, N>;
+  static constexpr double kForgetting = 0.998;
+  static constexpr double kPriorVariance = 1e6;
+
+  OnlineRegression() { reset_covariance(); }
+
+  void learn(const Features& x, double y) {
+    if (!std::isfinite(y)) return;
+    for (const double value : x) {
+      if (!std::isfinite(value)) return;
+    }
+    const double error = y - value_at(x);
+    Features px{};
+    double gain = kForgetting;
+    for (size_t i = 0; i < N; ++i) {
+      for (size_t j = 0; j < N; ++j) px[i] += covariance_[i][j] * x[j];
+      gain += x[i] * px[i];
+    }
+    double trace = 0;
+    for (size_t i = 0; i < N; ++i) weights_[i] += px[i] / gain * error;
+    for (size_t i = 0; i < N; ++i) {
+      for (size_t j = 0; j < N; ++j)
+        covariance_[i][j] = (covariance_[i][j] - px[i] * px[j] / gain) / kForgetting;
+      trace += covariance_[i][i];
+    }
+    // Directions that are never excited would grow without bound.
+    if (!(trace < N * kPriorVariance)) reset_covariance();
+    ++samples_;
+    // The first errors say more of the prior than of the noise.
+    if (samples_ > N) {
+      const double share = 1.0 / static_cast<double>(std::min<uint64_t>(samples_ - N, kErrorWindow));
+      mean_square_error_ += share * (error * error - mean_square_error_);
+      mean_absolute_error_ += share * (std::abs(error) - mean_absolute_error_);
+    }
+  }
+
+  double value_at(const Features& x) const {
+    double out = 0;
+    for (size_t i = 0; i < N; ++i) out += weights_[i] * x[i];
+    return out;
+  }
+  // Standard error of a prediction: the noise seen so far, wider where little was learnt.
+  double error_at(const Features& x) const {
+    double spread = 0;
+    for (size_t i = 0; i < N; ++i) {
+      for (size_t j = 0; j < N; ++j) spread += x[i] * covariance_[i][j] * x[j];
+    }
+    return std::sqrt(mean_square_error_ * (1.0 + std::max(spread, 0.0)));
+  }
+  uint64_t samples() const { return samples_; }
+  double mean_absolute_error() const { return mean_absolute_error_; }
+
+ private:
+  static constexpr uint64_t kErrorWindow = 200;
+
+  void reset_covariance() {
+    for (size_t i = 0; i < N; ++i) {
+      for (size_t j = 0; j < N; ++j) covariance_[i][j] = i == j ? kPriorVariance : 0.0;
+    }
+  }
+
+  Features weights_{};
+  std::array<Features, N> covariance_{};
+  uint64_t samples_ = 0;
+  double mean_square_error_ = 0;
+  double mean_absolute_error_ = 0;
+};
+
+}  // namespace penstock::scheduling

@@ -1,0 +1,81 @@
+#include "scheduling/scorers/expected_ttft_scorer.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "scheduling/number_text.h"
+
+namespace penstock::scheduling {
+
+void ExpectedTtftScorer::bind(config::Binder& b, Params& p) {
+  b.field("prefillTokensPerSecond", p.prefill_tokens_per_second, "tokens/s", "Prefill speed of an endpoint.");
+  b.field("maxBonusMs", p.max_bonus_ms, "ms", "Most that cached prefix may save; 0: no cap.");
+  b.field("scaleMs", p.scale_ms, "ms",
+          "How much later than the best an endpoint's first token may come before it scores 0.");
+  b.field("prefixMatchInfoProducerName", p.prefix_producer, "",
+          "Name of the prefix cache producer to read; empty: approx-prefix-cache-producer.");
+  b.field("inFlightLoadProducerName", p.load_producer, "",
+          "Name of the inflight-load-producer to read; empty: the default one.");
+  if (b.describing()) return;
+  if (!(p.prefill_tokens_per_second > 0)) b.fail("prefillTokensPerSecond", "must be greater than 0");
+  if (!(p.scale_ms > 0)) b.fail("scaleMs", "must be greater than 0");
+  if (!(p.max_bonus_ms >= 0)) b.fail("maxBonusMs", "must be at least 0");
+}
+
+ExpectedTtftScorer::ExpectedTtftScorer(Params params)
+    : cost_ms_(1000.0 / params.prefill_tokens_per_second),
+      max_bonus_ms_(params.max_bonus_ms > 0 ? params.max_bonus_ms : std::numeric_limits<double>::infinity()),
+      scale_ms_(params.scale_ms),
+      prefix_key_(data_keys::kPrefixMatch.with_producer(params.prefix_producer)),
+      load_key_(data_keys::kInFlightLoad.with_producer(params.load_producer)) {}
+
+void ExpectedTtftScorer::declare_data(DataDeclaration& declaration) const {
+  declaration.require<PrefixMatch>(prefix_key_);
+  declaration.require<InFlightLoad>(load_key_);
+}
+
+void ExpectedTtftScorer::bind_slots(const SlotResolver& slots) {
+  prefix_slot_ = slots.slot(prefix_key_);
+  load_slot_ = slots.slot(load_key_);
+}
+
+ExpectedTtftScorer::Parts ExpectedTtftScorer::parts(const SchedulingContext& ctx, Candidate candidate) const {
+  Parts out;
+  const auto prompt = static_cast<double>(ctx.request.prompt_tokens());
+  out.prefill_ms = prompt * cost_ms_;
+  const auto matches = ctx.attributes.column<PrefixMatch>(prefix_slot_);
+  if (!matches.empty()) {
+    const PrefixMatch& match = matches[candidate];
+    const double cached =
+        static_cast<double>(match.cached_blocks) * static_cast<double>(match.block_size_tokens);
+    out.saved_ms = std::min(std::min(cached, prompt) * cost_ms_, max_bonus_ms_);
+  }
+  const auto load = ctx.attributes.column<InFlightLoad>(load_slot_);
+  if (!load.empty())
+    out.wait_ms = static_cast<double>(std::max<int64_t>(load[candidate].tokens, 0)) * cost_ms_;
+  return out;
+}
+
+void ExpectedTtftScorer::score(SchedulingContext& ctx, std::span<const Candidate> candidates,
+                               std::span<double> scores) const {
+  double best = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < scores.size(); ++i) {
+    scores[i] = parts(ctx, candidates[i]).expected_ms();
+    best = std::min(best, scores[i]);
+  }
+  for (double& score : scores) score = 1.0 - std::min(1.0, (score - best) / scale_ms_);
+}
+
+void ExpectedTtftScorer::explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const {
+  const Parts p = parts(ctx, candidate);
+  out += "expected TTFT ";
+  append_number(out, p.expected_ms());
+  out += " ms: prefill ";
+  append_number(out, p.prefill_ms);
+  out += " - saved ";
+  append_number(out, p.saved_ms);
+  out += " + wait ";
+  append_number(out, p.wait_ms);
+}
+
+}  // namespace penstock::scheduling
