@@ -24,7 +24,7 @@ Result<SchedulingResult> SingleProfileHandler::process(SchedulingContext& ctx,
   if (results[0] == nullptr) {
     return Error{ErrorCode::kInternal, "failed to run scheduler profile '" + profile_names[0] + "'"};
   }
-  return SchedulingResult{ctx.arena.make_filled<const ProfileResult*>(1, results[0]), results[0]};
+  return SchedulingResult{ctx.arena.make_filled<const ProfileResult*>(1, results[0]), results[0], 0};
 }
 
 }  // namespace penstock::scheduling
