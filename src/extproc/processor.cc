@@ -422,6 +422,14 @@ void Processor::header_changes(bool whole_body) {
       d.remove.push_back(field.name);
     }
   }
+  for (const HeaderEdits::Edit& edit : request.request_edits) {
+    std::erase(d.remove, edit.name);
+    if (!edit.remove) {
+      d.set.push_back({edit.name, edit.value});
+    } else if (find_header(d.fields, edit.name)) {
+      d.remove.push_back(edit.name);
+    }
+  }
 }
 
 void Processor::answer_choice(Answers& answers, bool whole_body) {
@@ -572,7 +580,7 @@ Processor::Next Processor::response_headers(const Incoming& in, std::string_view
     if (ascii_iequals(field.name, "content-type")) type = field.value;
     if (ascii_iequals(field.name, "content-encoding")) encoding = field.value;
   }
-  std::array<HeaderField, 1> set{{{"x-went-into-resp-headers", "true"}}};
+  std::vector<HeaderField> set{{"x-went-into-resp-headers", "true"}};
   std::array<std::string_view, kBodyFields.size()> remove;
   size_t removed = 0;
   if (!decided) {
@@ -589,7 +597,14 @@ Processor::Next Processor::response_headers(const Incoming& in, std::string_view
       local_reply_ = true;
     } else {
       observed_ = true;
-      watching_->observer.head(status_, type, encoding);
+      director::Observer::Served served;
+      served.has_lb_metadata = has_metadata(in.metadata, "envoy.lb");
+      if (const auto value = find_metadata(in.metadata, "envoy.lb", "x-gateway-destination-endpoint-served"))
+        served.endpoint = value_text(*value);
+      watching_->observer.head(status_, type, encoding, now_, served);
+      std::vector<HeaderEdits::Edit> edits;
+      watching_->observer.append_header_edits(edits);
+      for (const HeaderEdits::Edit& edit : edits) set.push_back({edit.name, edit.value});
       restores_ = watching_->observer.rewrites();
       if (core_.options.outlier_detection) {
         const Endpoint& endpoint = *watching_->request.endpoint;

@@ -180,6 +180,10 @@ std::optional<std::string_view> find_metadata(std::string_view metadata, std::st
   return fields ? map_value(*fields, 1, key) : std::nullopt;
 }
 
+bool has_metadata(std::string_view metadata, std::string_view ns) {
+  return !metadata.empty() && map_value(metadata, 1, ns).has_value();
+}
+
 std::optional<std::string_view> find_attribute(std::string_view message, std::string_view key) {
   const auto fields = map_value(message, 9, "envoy.filters.http.ext_proc");
   return fields ? map_value(*fields, 1, key) : std::nullopt;

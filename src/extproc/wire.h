@@ -60,6 +60,8 @@ bool decode_body(std::string_view content, std::string_view& body, bool& end_of_
 // Nothing when absent or malformed.
 std::optional<std::string_view> find_metadata(std::string_view metadata, std::string_view ns,
                                               std::string_view key);
+// Whether there is anything of this namespace.
+bool has_metadata(std::string_view metadata, std::string_view ns);
 // attributes["envoy.filters.http.ext_proc"][key] of a ProcessingRequest.
 std::optional<std::string_view> find_attribute(std::string_view message, std::string_view key);
 // The text of a Value; nothing when it is something else.

@@ -1,0 +1,158 @@
+#include "scheduling/producers/latency_models.h"
+
+#include <algorithm>
+
+#include "base/hash.h"
+
+namespace penstock::scheduling {
+
+namespace {
+
+constexpr double kTokenUnit = 1000.0;
+
+std::array<double, 6> ttft_features(const LatencyInputs& in) {
+  return {1.0,
+          in.uncached_tokens / kTokenUnit,
+          in.tokens_in_flight / kTokenUnit,
+          in.waiting_requests,
+          in.running_requests,
+          in.kv_usage};
+}
+std::array<double, 4> tpot_features(const LatencyInputs& in) {
+  return {1.0, in.running_requests, in.tokens_in_flight / kTokenUnit, in.kv_usage};
+}
+
+}  // namespace
+
+LatencyModels::Prediction LatencyModels::Reader::predict(const LatencyInputs& in) const {
+  const auto features = ttft_features(in);
+  Prediction out;
+  out.ttft_ms = std::max(0.0, ttft_.value_at(features));
+  out.ttft_error_ms = ttft_.error_at(features);
+  out.tpot_ms = std::max(0.0, tpot_.value_at(tpot_features(in)));
+  return out;
+}
+
+LatencyModels::Reader LatencyModels::reader(std::string_view endpoint_class) const {
+  const std::lock_guard lock(mutex_);
+  auto found = classes_.find(endpoint_class);
+  if (found == classes_.end() && classes_.size() >= kMaxClasses) found = std::prev(classes_.end());
+  return found == classes_.end() ? Reader() : found->second;
+}
+
+LatencyModels::Reader& LatencyModels::find(std::string_view endpoint_class) {
+  const auto found = classes_.find(endpoint_class);
+  if (found != classes_.end()) return found->second;
+  if (classes_.size() >= kMaxClasses) return std::prev(classes_.end())->second;
+  return classes_[std::string(endpoint_class)];
+}
+
+void LatencyModels::learn_ttft(std::string_view endpoint_class, const LatencyInputs& in, double ttft_ms) {
+  const std::lock_guard lock(mutex_);
+  find(endpoint_class).ttft_.learn(ttft_features(in), ttft_ms);
+}
+
+void LatencyModels::learn_tpot(std::string_view endpoint_class, const LatencyInputs& in, double tpot_ms) {
+  const std::lock_guard lock(mutex_);
+  find(endpoint_class).tpot_.learn(tpot_features(in), tpot_ms);
+}
+
+LatencyModels::Errors LatencyModels::errors() const {
+  Errors out;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [name, model] : classes_) {
+    out.ttft_ms = std::max(out.ttft_ms, model.ttft_.mean_absolute_error());
+    out.tpot_ms = std::max(out.tpot_ms, model.tpot_.mean_absolute_error());
+  }
+  return out;
+}
+
+// --- RequestTracker -----------------------------------------------------------------------------------
+
+void RequestTracker::leave(const TrackedRequest& request) {
+  const auto found = endpoints_.find(request.slot);
+  if (found == endpoints_.end()) return;
+  OnEndpoint& on = found->second;
+  if (request.tpot_objective_ms > 0) {
+    const auto objective = on.tpot_objectives.find(request.tpot_objective_ms);
+    if (objective != on.tpot_objectives.end()) on.tpot_objectives.erase(objective);
+  }
+  if (on.requests > 0) --on.requests;
+  if (on.requests == 0) endpoints_.erase(found);
+}
+
+void RequestTracker::drop_oldest() {
+  leave(entries_.front().request);
+  index_.erase(entries_.front().id);
+  entries_.pop_front();
+}
+
+bool RequestTracker::begin(std::string_view request_id, TrackedRequest request, TimePoint now) {
+  const uint64_t id = hash_of(request_id);
+  const std::lock_guard lock(mutex_);
+  while (!entries_.empty() && now - entries_.front().begun_at > ttl_) drop_oldest();
+  if (index_.contains(id)) return false;
+  if (entries_.size() >= kMaxRequests) drop_oldest();
+  OnEndpoint& on = endpoints_[request.slot];
+  ++on.requests;
+  if (request.tpot_objective_ms > 0) on.tpot_objectives.insert(request.tpot_objective_ms);
+  entries_.push_back({id, now, std::move(request)});
+  index_.emplace(id, std::prev(entries_.end()));
+  return true;
+}
+
+std::optional<TrackedRequest> RequestTracker::chunk(std::string_view request_id, TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  const auto found = index_.find(hash_of(request_id));
+  if (found == index_.end()) return std::nullopt;
+  TrackedRequest& request = found->second->request;
+  if (request.chunks++ == 0) request.first_token_at = now;
+  return request;
+}
+
+std::optional<TrackedRequest> RequestTracker::end(std::string_view request_id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = index_.find(hash_of(request_id));
+  if (found == index_.end()) return std::nullopt;
+  TrackedRequest request = std::move(found->second->request);
+  leave(request);
+  entries_.erase(found->second);
+  index_.erase(found);
+  return request;
+}
+
+RequestTracker::Running RequestTracker::running(EndpointSlot slot) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = endpoints_.find(slot);
+  if (found == endpoints_.end()) return {};
+  const OnEndpoint& on = found->second;
+  return {on.requests, on.tpot_objectives.empty() ? 0.0 : *on.tpot_objectives.begin()};
+}
+
+void RequestTracker::forget(EndpointSlot slot) {
+  const std::lock_guard lock(mutex_);
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    if (entry->request.slot != slot) {
+      ++entry;
+      continue;
+    }
+    index_.erase(entry->id);
+    entry = entries_.erase(entry);
+  }
+  endpoints_.erase(slot);
+}
+
+std::map<EndpointSlot, RequestTracker::Running> RequestTracker::endpoints() const {
+  std::map<EndpointSlot, Running> out;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [slot, on] : endpoints_)
+    out[slot] = {on.requests, on.tpot_objectives.empty() ? 0.0 : *on.tpot_objectives.begin()};
+  return out;
+}
+
+size_t RequestTracker::size() const {
+  const std::lock_guard lock(mutex_);
+  return entries_.size();
+}
+
+}  // namespace penstock::scheduling

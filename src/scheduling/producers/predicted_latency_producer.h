@@ -1,0 +1,80 @@
+#pragma once
+
+#include <memory>
+
+#include "inference/plugin.h"
+#include "scheduling/producers/latency_models.h"
+#include "telemetry/metrics.h"
+
+namespace penstock::scheduling {
+
+// `predicted-latency-producer`: what time to the first token and time per output token to expect on each
+// endpoint, and how that stands to the request's objectives (x-llm-d-slo-ttft-ms, x-llm-d-slo-tpot-ms; none:
+// 0, so the headroom is negative).
+//   TTFT valid: TTFT < objective; headroom = objective - TTFT
+//   not streamingMode, or the endpoint's role label says "prefill": TPOT valid, headroom 0
+//   streamingMode: limit = objective * sloBufferFactor, lowered to that of the tightest request running on
+//   the
+//     endpoint; TPOT valid: TPOT < limit; headroom = limit - TPOT
+// Examples, factor 1, objectives 100 and 30: predicted (50, 20): both valid, 50 and 10; (150, 20): TTFT -50;
+// (50, 25) beside a running request with objective 20: TPOT -5.
+//
+// Predictions are those of the built-in models (latency_models.h), learnt from the answers of the class of an
+// endpoint (its engine and role): in streamingMode from the first piece and the pace of streams, else from
+// the time to the whole answer. An endpoint has none before its class has 20 observations. The reference asks
+// an external service instead; none is needed here, and none is asked.
+class PredictedLatencyProducer final : public DataProducer,
+                                       public PreRequest,
+                                       public ResponseHook,
+                                       public EndpointObserver {
+ public:
+  static constexpr std::string_view kType = "predicted-latency-producer";
+  struct Params {
+    double buffer_factor = 1;
+    int64_t context_ttl_ns = 300'000'000'000;
+    bool streaming_mode = false;
+    std::string role_label;
+    bool predict_in_produce = true;
+    std::string prefix_producer;
+    std::string load_producer;
+    bool encoder_features = false;
+    std::string encoder_producer;
+    double sampling_mean = 1000;
+    int64_t max_decode_samples = 0;
+  };
+  static void bind(config::Binder& b, Params& p);
+  static Result<std::unique_ptr<Plugin>> create(const PluginFactoryContext& context);
+
+  PredictedLatencyProducer(Params params, std::shared_ptr<LatencyModels> models, std::string_view name,
+                           telemetry::MetricRegistry& metrics);
+
+  void declare_data(DataDeclaration& declaration) const override;
+  void bind_slots(const SlotResolver& slots) override;
+  Status produce(SchedulingContext& ctx) const override;
+  Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override;
+  void on_response(const ResponseEvent& event, ResponseEdits& edits) const override;
+  void endpoint_removed(const Endpoint& endpoint) const override { tracker_.forget(endpoint.slot); }
+  std::optional<std::string> dump_state() const override;
+
+ private:
+  DataKey key() const { return data_keys::kLatencyPrediction.with_producer(name()); }
+  LatencyInputs inputs_of(const SchedulingContext& ctx, Candidate candidate) const;
+  std::string_view role_of(const Endpoint& endpoint) const;
+  std::string class_of(const Endpoint& endpoint) const;
+  void note_ttft(const TrackedRequest& request, TimePoint now) const;
+
+  Params params_;
+  std::shared_ptr<LatencyModels> models_;
+  mutable RequestTracker tracker_;
+  DataKey prefix_key_;
+  DataKey load_key_;
+  AttributeSlot prefix_slot_ = kNoSlot;
+  AttributeSlot load_slot_ = kNoSlot;
+  AttributeSlot slot_ = kNoSlot;
+  telemetry::Gauge& ttft_error_;
+  telemetry::Gauge& tpot_error_;
+  telemetry::Counter& ttft_violations_;
+  telemetry::Counter& tpot_violations_;
+};
+
+}  // namespace penstock::scheduling

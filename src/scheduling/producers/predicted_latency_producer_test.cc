@@ -1,0 +1,215 @@
+#include "scheduling/producers/predicted_latency_producer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+
+#include "base/random.h"
+#include "scheduling/test_support.h"
+
+namespace penstock::scheduling {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(OnlineRegressionTest, LearnsALinearFunctionAndHowSureItIs) {
+  OnlineRegression<2> model;
+  Random random(1);
+  for (int i = 0; i < 300; ++i) {
+    const double x = random.uniform();
+    model.learn({1, x}, 5 + 20 * x + 0.2 * (random.uniform() - 0.5));
+  }
+  EXPECT_NEAR(model.value_at({1, 0.5}), 15, 0.1);
+  EXPECT_LT(model.mean_absolute_error(), 0.1);
+  EXPECT_LT(model.error_at({1, 0.5}), 0.1);
+  EXPECT_GT(model.error_at({1, 50}), model.error_at({1, 0.5}));
+}
+
+TEST(OnlineRegressionTest, FollowsAChangeAndIgnoresWhatIsNoNumber) {
+  OnlineRegression<2> model;
+  for (int i = 0; i < 200; ++i) model.learn({1, i % 5 / 5.0}, 10);
+  model.learn({1, std::nan("")}, 10);
+  model.learn({1, 0}, INFINITY);
+  EXPECT_EQ(model.samples(), 200U);
+  for (int i = 0; i < 2000; ++i) model.learn({1, i % 5 / 5.0}, 30);
+  EXPECT_NEAR(model.value_at({1, 0.4}), 30, 0.5);
+}
+
+TEST(OnlineRegressionTest, StaysFiniteWhereAnInputNeverChanges) {
+  OnlineRegression<3> model;
+  for (int i = 0; i < 20000; ++i) model.learn({1, 0, i % 2 == 0 ? 1.0 : 0.0}, 7);
+  EXPECT_NEAR(model.value_at({1, 0, 1}), 7, 1e-6);
+  EXPECT_TRUE(std::isfinite(model.error_at({1, 1, 1})));
+}
+
+TEST(RequestTrackerTest, KnowsTheTightestObjectiveOnAnEndpoint) {
+  RequestTracker tracker(std::chrono::seconds(300));
+  const TimePoint now(std::chrono::seconds(10));
+  TrackedRequest request;
+  request.slot = 3;
+  for (const auto& [id, objective] :
+       std::vector<std::pair<std::string, double>>{{"a", 30}, {"b", 20}, {"c", 0}}) {
+    request.tpot_objective_ms = objective;
+    EXPECT_TRUE(tracker.begin(id, request, now));
+  }
+  EXPECT_FALSE(tracker.begin("a", request, now));
+  EXPECT_EQ(tracker.running(3).requests, 3U);
+  EXPECT_EQ(tracker.running(3).min_tpot_objective_ms, 20);
+  EXPECT_TRUE(tracker.end("b").has_value());
+  EXPECT_FALSE(tracker.end("b").has_value());
+  EXPECT_EQ(tracker.running(3).min_tpot_objective_ms, 30);
+  // Those without an end are forgotten.
+  EXPECT_TRUE(tracker.begin("d", request, now + std::chrono::seconds(301)));
+  EXPECT_EQ(tracker.running(3).requests, 1U);
+  tracker.forget(3);
+  EXPECT_EQ(tracker.size(), 0U);
+}
+
+struct NoEdits final : ResponseEdits {
+  void set_header(std::string_view, std::string_view) override {}
+  void set_metadata(std::string_view, std::string_view, double) override {}
+};
+
+struct Predicted : testing::Test {
+  TestPool pool{2};
+  const DataProducer* producer = nullptr;
+  std::unique_ptr<Plugin> plugin;
+  std::vector<uint32_t> ids;
+  TokenizedPrompt prompt;
+  std::vector<HeaderField> fields;
+
+  void make(std::string_view parameters) {
+    plugin = make_as("predicted-latency-producer", producer, parameters, &pool.slots);
+    ASSERT_NE(producer, nullptr);
+  }
+  void prompt_of(size_t tokens) {
+    ids.assign(tokens, 1);
+    prompt.token_ids = ids;
+    pool.request.prompts = {&prompt, 1};
+  }
+  // A streamed answer of `tokens` tokens whose first comes after `ttft_ms`, then one each `tpot_ms`.
+  void serve(std::string_view id, double ttft_ms, double tpot_ms, int tokens, bool finishes = true) {
+    pool.restart();
+    pool.request.request_id = id;
+    const std::array<Candidate, 1> targets{0};
+    ProfileResult primary{"default", targets, targets, {}, nullptr};
+    const ProfileResult* const profiles[] = {&primary};
+    ASSERT_TRUE(
+        dynamic_cast<const PreRequest&>(*plugin).pre_request(*pool.context, {profiles, &primary, 0}).ok());
+    if (!finishes) return;
+    const auto& hook = dynamic_cast<const ResponseHook&>(*plugin);
+    NoEdits edits;
+    ResponseEvent event;
+    event.request_id = id;
+    event.streaming = true;
+    const auto at = [&](double ms) { return pool.now + std::chrono::microseconds(std::llround(ms * 1000)); };
+    for (int i = 0; i < tokens; ++i) {
+      event.kind = ResponseEvent::Kind::kChunk;
+      event.now = at(ttft_ms + i * tpot_ms);
+      hook.on_response(event, edits);
+    }
+    event.kind = ResponseEvent::Kind::kEnd;
+    event.natural_end = true;
+    hook.on_response(event, edits);
+  }
+  // Teaches that a prompt of n tokens takes 20 + n / 10 ms and a token 20 ms.
+  void teach() {
+    for (int i = 0; i < 60; ++i) {
+      const size_t tokens = 100 + static_cast<size_t>(i % 7) * 100;
+      prompt_of(tokens);
+      serve("r" + std::to_string(i), 20 + static_cast<double>(tokens) / 10, 20, 4);
+    }
+    prompt_of(300);
+  }
+  std::span<const LatencyPrediction> predictions() {
+    pool.restart();
+    pool.request.headers = fields;
+    EXPECT_TRUE(producer->produce(*pool.context).ok());
+    return pool.attributes->column<LatencyPrediction>(pool.slots.slot(data_keys::kLatencyPrediction));
+  }
+};
+
+TEST_F(Predicted, NothingIsPredictedBeforeEnoughIsSeen) {
+  make("streamingMode: true");
+  prompt_of(100);
+  for (int i = 0; i < 10; ++i) serve("r" + std::to_string(i), 30, 20, 3);
+  EXPECT_FALSE(predictions()[0].known);
+}
+
+TEST_F(Predicted, LearntTimesAreSetAgainstTheObjectives) {
+  make("streamingMode: true");
+  teach();
+  fields = {{"x-llm-d-slo-ttft-ms", "100"}, {"x-llm-d-slo-tpot-ms", "30"}};
+  const auto p = predictions();
+  ASSERT_TRUE(p[0].known);
+  EXPECT_NEAR(p[0].ttft_ms, 50, 1);
+  EXPECT_NEAR(p[0].tpot_ms, 20, 1);
+  EXPECT_TRUE(p[0].ttft_valid);
+  EXPECT_TRUE(p[0].tpot_valid);
+  EXPECT_NEAR(p[0].ttft_headroom_ms, 50, 1);
+  EXPECT_NEAR(p[0].tpot_headroom_ms, 10, 1);
+}
+
+TEST_F(Predicted, AMissedObjectiveHasNegativeHeadroom) {
+  make("streamingMode: true");
+  teach();
+  fields = {{"x-llm-d-slo-ttft-ms", "10"}};
+  const auto p = predictions();
+  EXPECT_FALSE(p[0].ttft_valid);
+  EXPECT_NEAR(p[0].ttft_headroom_ms, -40, 1);
+  EXPECT_FALSE(p[0].tpot_valid);
+}
+
+TEST_F(Predicted, TheTightestRunningRequestLowersTheLimit) {
+  make("streamingMode: true");
+  teach();
+  fields = {{"x-llm-d-slo-tpot-ms", "21"}};
+  pool.request.headers = fields;
+  serve("running", 0, 0, 0, false);
+  fields = {{"x-llm-d-slo-tpot-ms", "30"}};
+  const auto p = predictions();
+  EXPECT_NEAR(p[0].tpot_headroom_ms, 1, 1);
+  EXPECT_EQ(p[0].dispatched_requests, 1U);
+  EXPECT_NEAR(p[1].tpot_headroom_ms, 10, 1);
+  EXPECT_THAT(*plugin->dump_state(), HasSubstr("\"runningRequests\":1,\"minTpotSlo\":21"));
+}
+
+TEST_F(Predicted, WithoutStreamingTheWholeAnswerCountsAndTpotIsNoMatter) {
+  make("");
+  prompt_of(100);
+  for (int i = 0; i < 30; ++i) serve("r" + std::to_string(i), 30, 10, 3);
+  fields = {{"x-llm-d-slo-ttft-ms", "100"}};
+  const auto p = predictions();
+  ASSERT_TRUE(p[0].known);
+  EXPECT_NEAR(p[0].ttft_ms, 50, 1);
+  EXPECT_TRUE(p[0].tpot_valid);
+  EXPECT_EQ(p[0].tpot_headroom_ms, 0);
+}
+
+TEST_F(Predicted, AnswersThatBreakOffTeachNothing) {
+  make("streamingMode: true");
+  prompt_of(100);
+  const auto& hook = dynamic_cast<const ResponseHook&>(*plugin);
+  NoEdits edits;
+  for (int i = 0; i < 40; ++i) {
+    const std::string id = "r" + std::to_string(i);
+    serve(id, 0, 0, 0, false);
+    ResponseEvent event;
+    event.kind = ResponseEvent::Kind::kEnd;
+    event.request_id = id;
+    event.now = pool.now;
+    hook.on_response(event, edits);
+  }
+  EXPECT_FALSE(predictions()[0].known);
+}
+
+TEST_F(Predicted, RefusesBadParameters) {
+  EXPECT_FALSE(make_plugin("predicted-latency-producer", "sloBufferFactor: 0").ok());
+  EXPECT_FALSE(make_plugin("predicted-latency-producer", "contextTTL: 5m").ok());
+  EXPECT_TRUE(make_plugin("predicted-latency-producer", "{samplingMean: 10, contextTTL: 1000000000}").ok());
+}
+
+}  // namespace
+}  // namespace penstock::scheduling

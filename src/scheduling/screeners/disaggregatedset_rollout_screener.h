@@ -1,0 +1,76 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "inference/plugin.h"
+#include "scheduling/filters/label_selector_filter.h"
+#include "telemetry/metrics.h"
+
+namespace penstock::scheduling {
+
+// `disaggregatedset-rollout-screener`: while a set of prefill and decode workers is rolled out, keeps a
+// request within one revision, and sends each revision its share.
+//   covered revision: every required role has at least one worker. weight(revision) = the sum of its required
+//   roles' workers (sum), or the workers of the role with the most over all covered revisions (max-role);
+//   share = weight / sum of weights.
+//   Gating: one revision is drawn by its share (names ascending, u * sum of the shares of the candidates'
+//   revisions); with a strict header only revisions with a share stay, undrawn. Candidates without a revision
+//   go. Then each strict selector whose header is not empty keeps the endpoints whose label equals it.
+// After the pick every selector whose label the endpoint has tells the client its value in the header.
+// Examples: A{prefill 2, decode 9}, B{prefill 1, decode 1}: sum 11/13 and 2/13; max-role, decode 10: 0.9 and
+// 0.1. C{prefill 3} has none. u 0.5: A; u 0.9: B.
+//
+// Workers are the pool's endpoints that are not draining and match the scope, one for each name: a rank of
+// its own is not a worker. (The reference watches Pods, so it also counts those outside the pool.)
+class DisaggregatedSetRolloutScreener final : public Screener, public PreRequest {
+ public:
+  static constexpr std::string_view kType = "disaggregatedset-rollout-screener";
+  enum class Gating : uint8_t { kSum, kMaxRole, kDisabled };
+  struct Selector {
+    std::string name;
+    std::string header;  // lower-case
+    std::string label;
+    bool strict = false;
+  };
+  struct Params {
+    std::vector<LabelRequirement> scope;
+    std::vector<Selector> selectors;
+    Gating gating = Gating::kSum;
+    std::string revision_label = "disaggregatedset.x-k8s.io/revision";
+    std::string role_label = "disaggregatedset.x-k8s.io/role";
+    std::vector<std::string> required_roles;
+  };
+  using Counts = std::map<std::string, std::map<std::string, uint32_t, std::less<>>, std::less<>>;
+  using Shares = std::map<std::string, double, std::less<>>;
+
+  static void bind(config::Binder& b, Params& p);
+  static Result<std::unique_ptr<Plugin>> create(const PluginFactoryContext& context);
+  // The share of each revision; 0 for those that are not covered.
+  static Shares shares_of(const Params& params, const Counts& counts);
+  // The revision that `u` in [0, 1) falls on; "" without any.
+  static std::string_view draw(const Shares& shares, double u);
+
+  DisaggregatedSetRolloutScreener(Params params, std::string_view name, telemetry::MetricRegistry& metrics);
+
+  size_t screen(SchedulingContext& ctx, std::span<Candidate> inout) const override;
+  Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override;
+
+ private:
+  std::shared_ptr<const Shares> current_shares(const PoolSnapshot& pool) const;
+  Counts count(const PoolSnapshot& pool) const;
+  size_t gate(SchedulingContext& ctx, std::span<Candidate> inout) const;
+
+  Params params_;
+  std::string name_label_;
+  telemetry::Family<telemetry::Counter>& no_match_;
+  telemetry::Family<telemetry::Gauge>& share_gauge_;
+  mutable std::mutex mutex_;
+  mutable uint64_t epoch_ = 0;  // of the membership `shares_` was made from
+  mutable std::shared_ptr<const Shares> shares_;
+};
+
+}  // namespace penstock::scheduling

@@ -1,0 +1,152 @@
+#include "scheduling/screeners/disaggregatedset_rollout_screener.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "scheduling/label_selector_text.h"
+#include "scheduling/test_support.h"
+
+namespace penstock::scheduling {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Rules = DisaggregatedSetRolloutScreener;
+
+constexpr std::string_view kParameters = R"(
+scope: {labelSelector: "app=llm"}
+headerSelectors:
+- {name: rev, headerName: X-Revision, labelKey: disaggregatedset.x-k8s.io/revision, mode: strict}
+- {name: slice, headerName: x-slice, labelKey: slice, mode: prefer}
+revisionGating: {mode: sum, requireRoles: {values: [prefill, decode]}}
+)";
+
+TEST(RolloutScreenerTest, SharesFollowTheWorkersOfCoveredRevisions) {
+  const Rules::Counts counts{{"A", {{"prefill", 2}, {"decode", 9}}},
+                             {"B", {{"prefill", 1}, {"decode", 1}}},
+                             {"C", {{"prefill", 3}}}};
+  Rules::Params params;
+  params.required_roles = {"prefill", "decode"};
+  auto shares = Rules::shares_of(params, counts);
+  EXPECT_DOUBLE_EQ(shares["A"], 11.0 / 13);
+  EXPECT_DOUBLE_EQ(shares["B"], 2.0 / 13);
+  EXPECT_EQ(shares["C"], 0);
+  EXPECT_EQ(Rules::draw(shares, 0.5), "A");
+  EXPECT_EQ(Rules::draw(shares, 0.9), "B");
+  params.gating = Rules::Gating::kMaxRole;
+  shares = Rules::shares_of(params, counts);
+  EXPECT_DOUBLE_EQ(shares["A"], 0.9);
+  EXPECT_DOUBLE_EQ(shares["B"], 0.1);
+  EXPECT_EQ(Rules::draw({}, 0.5), "");
+}
+
+struct Rollout : testing::Test {
+  // e0 prefill A, e1 decode A, e2 prefill B, e3 decode B, e4 prefill C, e5 without a revision.
+  TestPool pool{6};
+  const Screener* screener = nullptr;
+  std::unique_ptr<Plugin> plugin = make_as("disaggregatedset-rollout-screener", screener, kParameters);
+  std::vector<HeaderField> fields;
+
+  void SetUp() override {
+    const std::string_view revisions[] = {"A", "A", "B", "B", "C", ""};
+    const std::string_view roles[] = {"prefill", "decode", "prefill", "decode", "prefill", "decode"};
+    for (size_t i = 0; i < 6; ++i) {
+      auto& labels = pool.endpoint(i).labels;
+      labels["app"] = "llm";
+      labels["disaggregatedset.x-k8s.io/role"] = roles[i];
+      if (!revisions[i].empty()) labels["disaggregatedset.x-k8s.io/revision"] = revisions[i];
+    }
+    pool.endpoint(1).labels["slice"] = "s1";
+  }
+  std::vector<std::string> keep(uint64_t seed = 1) {
+    pool.restart(seed);
+    std::vector<Candidate> list = pool.candidates;
+    list.resize(screener->screen(*pool.context, list));
+    std::vector<std::string> out;
+    for (const Candidate c : list) out.push_back(pool.pool.endpoints[c]->name);
+    return out;
+  }
+};
+
+TEST_F(Rollout, ARequestStaysWithinOneCoveredRevision) {
+  std::set<std::vector<std::string>> seen;
+  for (uint64_t seed = 1; seed < 30; ++seed) seen.insert(keep(seed));
+  EXPECT_THAT(seen, ElementsAre(ElementsAre("e0", "e1"), ElementsAre("e2", "e3")));
+}
+
+TEST_F(Rollout, AStrictHeaderChoosesAndMayLeaveNobody) {
+  fields = {{"x-revision", "B"}};
+  pool.request.headers = fields;
+  EXPECT_THAT(keep(), ElementsAre("e2", "e3"));
+  fields = {{"x-revision", "C"}};
+  pool.request.headers = fields;
+  EXPECT_THAT(keep(), IsEmpty());
+}
+
+TEST_F(Rollout, ADrainingOrForeignWorkerCoversNothing) {
+  pool.endpoint(1).draining = true;
+  pool.endpoint(3).labels["app"] = "other";
+  EXPECT_THAT(keep(), IsEmpty());
+}
+
+TEST_F(Rollout, TheAnswerSaysWhereItCameFrom) {
+  HeaderEdits edits(pool.arena);
+  pool.context->edits = &edits;
+  const std::array<Candidate, 1> targets{1};
+  ProfileResult primary{"default", targets, targets, {}, nullptr};
+  const ProfileResult* const profiles[] = {&primary};
+  ASSERT_TRUE(
+      dynamic_cast<const PreRequest&>(*plugin).pre_request(*pool.context, {profiles, &primary, 0}).ok());
+  ASSERT_EQ(edits.response().size(), 2U);
+  EXPECT_EQ(edits.response()[0].name, "x-revision");
+  EXPECT_EQ(edits.response()[0].value, "A");
+  EXPECT_EQ(edits.response()[1].value, "s1");
+}
+
+TEST(RolloutScreenerTest, RefusesBadParameters) {
+  const auto error = [](std::string_view parameters) {
+    const auto made = make_plugin("disaggregatedset-rollout-screener", parameters);
+    return made.ok() ? std::string("made") : made.error().message;
+  };
+  EXPECT_THAT(error("{}"), HasSubstr("scope.labelSelector must be specified"));
+  EXPECT_THAT(error("{scope: {labelSelector: a=b}, revisionGating: {mode: half}}"),
+              HasSubstr("got \"half\""));
+  EXPECT_THAT(error("{scope: {labelSelector: a=b}, revisionGating: {mode: sum}}"),
+              HasSubstr("requireRoles.values must be non-empty and unique"));
+  EXPECT_EQ(error("{scope: {labelSelector: a=b}, revisionGating: {mode: disabled}}"), "made");
+  EXPECT_THAT(error("{scope: {labelSelector: 'a b'}, revisionGating: {mode: disabled}}"),
+              HasSubstr("is not a label selector requirement"));
+  EXPECT_THAT(
+      error("{scope: {labelSelector: a=b}, revisionGating: {mode: disabled}, headerSelectors: [{name: "
+            "n, headerName: h, labelKey: l, mode: maybe}]}"),
+      HasSubstr("got \"maybe\""));
+}
+
+TEST(LabelSelectorText, HasTheKubernetesForms) {
+  Endpoint endpoint;
+  endpoint.labels = {{"a", "1"}, {"b", "2"}};
+  const auto holds = [&](std::string_view text) {
+    const auto parsed = parse_label_selector(text);
+    EXPECT_TRUE(parsed.ok()) << text;
+    return parsed.ok() && std::all_of(parsed->begin(), parsed->end(),
+                                      [&](const LabelRequirement& r) { return r.holds(endpoint); });
+  };
+  EXPECT_TRUE(holds(""));
+  EXPECT_TRUE(holds("a=1, b==2"));
+  EXPECT_FALSE(holds("a!=1"));
+  EXPECT_TRUE(holds("c!=1"));
+  EXPECT_TRUE(holds("a in (1, 3),b notin (3)"));
+  EXPECT_TRUE(holds("a,!c"));
+  EXPECT_FALSE(holds("c"));
+  for (const std::string_view bad : {"a=b=c", "in (a)", "a within (b)", "a in (b", "=x", ",a", "a b"}) {
+    EXPECT_FALSE(parse_label_selector(bad).ok()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::scheduling
