@@ -319,7 +319,7 @@ int epp(const EppFlags& flags, const CLI::App& command) {
   telemetry::log_info("penstock picks", {{"version", kVersion}});
 
   for (;;) {
-    const std::optional<int> number = signals.wait(std::chrono::seconds(1));
+    const std::optional<int> number = signals.wait(std::chrono::milliseconds(500));
     if (number == SIGTERM || number == SIGINT) break;
     runtime.tick();
     if (number != SIGHUP) continue;

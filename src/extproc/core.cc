@@ -101,4 +101,11 @@ void LoopPart::give_back(std::unique_ptr<Deciding> object) {
   deciding.give_back(std::move(object));
 }
 
+void LoopPart::release_idle_memory() {
+  deciding.free.clear();
+  watching.free.clear();
+  answers.free.clear();
+  warm_bytes = 0;
+}
+
 }  // namespace penstock::extproc

@@ -152,6 +152,7 @@ struct LoopPart {
     return object;
   }
   void give_back(std::unique_ptr<Deciding> object);
+  void release_idle_memory();
   static size_t warm_of(const Deciding& object) { return object.arena.held_bytes(); }
 
   Core& core;

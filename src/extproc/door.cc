@@ -197,6 +197,15 @@ Door::Stats Door::stats() const {
           core.bodies.held(), core.credits.load(), core.total.load()};
 }
 
+void Door::release_idle_memory() {
+  for (size_t i = 0; i < impl_->loops.size(); ++i) {
+    impl_->loops.at(i).post([impl = impl_.get(), i] {
+      if (impl->parts[i] != nullptr) impl->parts[i]->release_idle_memory();
+      io::release_recycled_buffers();
+    });
+  }
+}
+
 Result<std::string> Door::explain(const ExplainRequest& request) {
   io::Loop* loop = io::Loop::current();
   if (loop == nullptr) return Error{ErrorCode::kInternal, "explain runs on one of the loops"};

@@ -88,6 +88,8 @@ class Door {
   // Streams that are cut from now on are the door's doing, not the client's.
   void begin_stop();
   Stats stats() const;
+  // Gives back what every loop keeps for the next streams; posted to the loops.
+  void release_idle_memory();
 
   // Where a body would go, without sending it: see director::Director::explain(). Call on one of the loops.
   struct ExplainRequest {

@@ -218,15 +218,17 @@ void EppRuntime::tick() {
       }
     }
   }
-  // What large bodies left in the allocator goes back once nothing has come for a tick.
+  // What large bodies left behind goes back once nothing has come for a while: first to the heap, then from
+  // it.
   const uint64_t streams = door_->stats().streams;
   if (streams != streams_seen_) {
     streams_seen_ = streams;
-    trimmed_ = false;
-  } else if (!trimmed_) {
-    trimmed_ = true;
-    malloc_trim(0);
+    idle_ticks_ = 0;
+    return;
   }
+  ++idle_ticks_;
+  if (idle_ticks_ == 1) door_->release_idle_memory();
+  if (idle_ticks_ == 2) malloc_trim(0);
 }
 
 void EppRuntime::stop(Duration drain) {

@@ -61,7 +61,7 @@ class EppRuntime {
   int64_t active_requests() const;
   // No new connections and streams; requests get up to `drain`, then are cut; ends the loops.
   void stop(Duration drain);
-  // To be called about once a second: takes a changed certificate, gives memory back after load.
+  // To be called every half a second or so: takes a changed certificate, gives memory back after load.
   void tick();
 
   // --- for the admin pages; any thread ---
@@ -108,7 +108,7 @@ class EppRuntime {
   std::shared_ptr<io::TlsServerContext> tls_;
   int64_t certificate_stamp_ = 0;  // of the files in use
   uint64_t streams_seen_ = 0;      // at the last tick
-  bool trimmed_ = true;            // nothing has come since memory was given back
+  int idle_ticks_ = 3;             // without a new stream
   std::string bound_grpc_;
   std::string bound_health_;
   std::atomic<bool> listening_{false};

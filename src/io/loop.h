@@ -278,6 +278,9 @@ class Event {
   Node* first_ = nullptr;
 };
 
+// Gives what the calling thread keeps of I/O buffers back to the heap: for idle times.
+void release_recycled_buffers();
+
 // Threads for work that blocks (files, the resolver, password hashing). `job` runs on one of them; jobs
 // beyond the bound (1,024 waiting) are refused: false. At most 4 threads, shared by the process's loops.
 bool submit_blocking(Callback job);

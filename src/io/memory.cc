@@ -6,6 +6,7 @@
 
 #include "io/detail/memory.h"
 #include "io/http.h"
+#include "io/loop.h"
 #include "io/task.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -136,3 +137,15 @@ size_t Buffer::capacity() const {
 }
 
 }  // namespace penstock::io::detail
+
+namespace penstock::io {
+
+void release_recycled_buffers() {
+  if (!detail::buffer_lists.alive) return;
+  for (auto& list : detail::buffer_lists.free) {
+    for (void* memory : list) std::free(memory);
+    list.clear();
+  }
+}
+
+}  // namespace penstock::io
