@@ -39,6 +39,15 @@ def free_port():
         return s.getsockname()[1]
 
 
+def free_ports(count):
+    """Distinct ones."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
 def wait_for_port(port, process, seconds=30):
     """Seconds until 127.0.0.1:port takes a connection."""
     start = time.monotonic()

@@ -49,10 +49,10 @@ def write_config(work, ports):
 
 def start_picker(work, ports, *flags, core=common.PROXY_CORE):
     """(gRPC port, process) of a release `penstock epp` on one core, all endpoints scraped once."""
-    grpc, health, metrics = (common.free_port() for _ in range(3))
+    grpc, health, metrics = common.free_ports(3)
     process = common.Process(
         [common.PENSTOCK, "epp", "--pool-name", "bench", "--config-file", write_config(work, ports), "--grpc-port", grpc,
-         "--grpc-health-port", health, "--metrics-port", metrics, "--secure-serving=false", "--metrics-endpoint-auth=false",
+         "--grpc-health-port", health, "--metrics-port", metrics, "--bind-address", "127.0.0.1", "--secure-serving=false",
          "--tracing=false", *flags], core=core, log=work / "picker.log")
     common.wait_for_port(grpc, process.process)
     time.sleep(0.7)
@@ -86,7 +86,7 @@ class Mocks:
     """Metrics pages and engines on the load core."""
 
     def __init__(self, count):
-        self.ports = [common.free_port() for _ in range(count)]
+        self.ports = common.free_ports(count)
 
     def __enter__(self):
         self.process = common.Process([common.RELEASE / "bench" / "mock_engine", ",".join(map(str, self.ports))],
@@ -177,7 +177,7 @@ def extproc(args):
                 add("cpu_us_220k_4m_pieces", measured(picker, lambda s: exchange(port, bodies["220k"], s),
                                                       args.seconds)["cpu_us"])
             for phase in ("auto", "never"):
-                port, picker = start_picker(work, mocks.ports[:10], "--response-phase", phase)
+                port, picker = start_picker(work, mocks.ports[:10], "--response-phase", phase, "--response-metrics=false")
                 with picker:
                     exchange(port, bodies["1k"], 0.3)
                     report = measured(picker, lambda s: exchange(port, bodies["1k"], s, chunks=CHUNKS), args.seconds)
