@@ -2,8 +2,10 @@
 import concurrent.futures
 import json
 import pathlib
+import re
 import signal
 import socket
+import subprocess
 import time
 
 import httpx
@@ -11,9 +13,9 @@ import openai
 import pytest
 
 import extproc_messages as messages
-from data_plane import SHIPPED
+from data_plane import SHIPPED, envoy_binary
 from grpc_client import CANCEL, Connection
-from harness import eventually, free_port
+from harness import PENSTOCK, ROOT, eventually, free_port, free_ports
 
 CHAT = "/v1/chat/completions"
 MODEL = "sim-model"
@@ -373,3 +375,36 @@ def test_a_picker_that_drains_says_so_and_serves_what_still_comes(bed, start):
     eventually(lambda: not picker.is_serving(), 2, "NOT_SERVING while it drains")
     assert envoy.post(CHAT, chat()).status_code == 200
     assert picker.program.process.wait(10) == 0
+
+
+def test_the_ten_minutes_of_the_documentation_work_as_written(tmp_path):
+    text = (ROOT / "docs" / "envoy.md").read_text()
+    chapter = text[text.index("## Ten minutes"):text.index("**An Envoy that you have.**")]
+    engines, picker, envoy, ask = re.findall(r"```\n(.*?)```", chapter, re.S)[1:]
+    first = free_ports(2)
+    ports = {"8001": first, "8002": first + 1, "8080": free_port(), "9901": free_port(), "9002": free_port(), "9003": free_port(),
+             "9090": free_port()}
+
+    def moved(part):
+        return re.sub(r"\b(8001|8002|8080|9901|9002|9003|9090)\b", lambda match: str(ports[match.group()]), part)
+
+    shipped = tmp_path / "deploy" / "envoy"
+    shipped.mkdir(parents=True)
+    (shipped / "fail-close.yaml").write_text(moved((SHIPPED / "fail-close.yaml").read_text()))
+    script = f"""
+        trap 'kill $(jobs -p); wait' EXIT
+        penstock() {{ exec {PENSTOCK} "$@"; }}
+        envoy() {{ exec {envoy_binary()} "$@" --disable-hot-restart -l error; }}
+        there() {{ until curl -sf -o /dev/null localhost:$1; do sleep 0.05; done; }}
+        {moved(engines)}
+        there {ports["8002"]}/health
+        {moved(picker).replace("epp ", f"epp --grpc-port {ports['9002']} --grpc-health-port {ports['9003']} --metrics-port {ports['9090']} ")}
+        there {ports["9090"]}/readyz
+        {moved(envoy)}
+        there {ports["9901"]}/ready
+        {moved(ask)}"""
+    # Each command in the background is a shell function: its own process by exec.
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert '"chat.completion"' in done.stdout, done
+    assert re.search(r"^llm_d_epp_request_total\{.*\} 1$", done.stdout, re.M), done.stdout
+    assert re.search(r"ext_proc\.picker\.streams_started: 1$", done.stdout, re.M), done.stdout
