@@ -34,8 +34,9 @@ bool is(const Plugin& plugin) {
 // When a plugin runs in a request's life: 0 while queued, 1 around scheduling, 2 inside it, -1 elsewhere.
 int layer_of(const Plugin& plugin) {
   if (is<flowcontrol::FairnessPolicy>(plugin) || is<flowcontrol::OrderingPolicy>(plugin)) return 0;
+  if (is<DataProducer>(plugin) || is<Admitter>(plugin) || is<PreRequest>(plugin) || is<ResponseHook>(plugin))
+    return 1;
   if (is<ProfileHandler>(plugin) || is<Filter>(plugin) || is<Scorer>(plugin) || is<Picker>(plugin)) return 2;
-  if (is<DataProducer>(plugin) || is<PreRequest>(plugin) || is<Admitter>(plugin)) return 1;
   return -1;
 }
 

@@ -247,7 +247,7 @@ Result<std::unique_ptr<Plugin>> create_dcgm_extractor(const PluginFactoryContext
   rule.largest = true;
   rule.scale = 0.01;
   return std::unique_ptr<Plugin>(
-      std::make_unique<ScalarExtractor>(std::vector<DataKey>{data_keys::kGpuUtilization}, true,
+      std::make_unique<ScalarExtractor>(std::vector<DataKey>{data_keys::kGpuUtilization},
                                         make_sink(ctx, "dcgm", {std::move(rule)}, std::nullopt)));
 }
 
@@ -277,7 +277,7 @@ Result<std::unique_ptr<Plugin>> create_multicluster_extractor(const PluginFactor
   });
   if (!status.ok()) return std::move(status).error();
   return std::unique_ptr<Plugin>(std::make_unique<ScalarExtractor>(
-      std::vector<DataKey>{data_keys::kMulticlusterKvUsage, data_keys::kMulticlusterQueueSize}, false,
+      std::vector<DataKey>{data_keys::kMulticlusterKvUsage, data_keys::kMulticlusterQueueSize},
       make_sink(ctx, document.kv + ";" + document.queue, std::move(rules), std::nullopt)));
 }
 

@@ -75,7 +75,7 @@ class CustomMetricsExtractor final : public CoreMetricsExtractor, public ScalarE
  public:
   CustomMetricsExtractor(CoreMetricsParams params, std::vector<DataKey> keys,
                          std::shared_ptr<ScalarSink> sink)
-      : CoreMetricsExtractor(std::move(params)), ScalarExtractor(std::move(keys), false, std::move(sink)) {}
+      : CoreMetricsExtractor(std::move(params)), ScalarExtractor(std::move(keys), std::move(sink)) {}
   void declare_data(DataDeclaration& data) const override {
     CoreMetricsExtractor::declare_data(data);
     ScalarExtractor::declare_data(data);

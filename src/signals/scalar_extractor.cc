@@ -110,19 +110,15 @@ void ScalarSink::copy(size_t rule, const PoolSnapshot& pool, std::span<const Can
 
 // --- ScalarExtractor ----------------------------------------------------------------------------------
 
-ScalarExtractor::ScalarExtractor(std::vector<DataKey> keys, bool own_producer,
-                                 std::shared_ptr<ScalarSink> sink)
-    : keys_(std::move(keys)),
-      own_producer_(own_producer),
-      sink_(std::move(sink)),
-      slots_(keys_.size(), kNoSlot) {}
+ScalarExtractor::ScalarExtractor(std::vector<DataKey> keys, std::shared_ptr<ScalarSink> sink)
+    : keys_(std::move(keys)), sink_(std::move(sink)), slots_(keys_.size(), kNoSlot) {}
 
 void ScalarExtractor::declare_data(DataDeclaration& data) const {
-  for (size_t i = 0; i < keys_.size(); ++i) data.produce<EndpointScalar>(key(i));
+  for (const DataKey& key : keys_) data.produce<EndpointScalar>(key);
 }
 
 void ScalarExtractor::bind_slots(const SlotResolver& slots) {
-  for (size_t i = 0; i < keys_.size(); ++i) slots_[i] = slots.slot(key(i));
+  for (size_t i = 0; i < keys_.size(); ++i) slots_[i] = slots.slot(keys_[i]);
 }
 
 Status ScalarExtractor::produce(SchedulingContext& ctx) const {

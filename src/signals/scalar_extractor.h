@@ -49,11 +49,11 @@ class ScalarSink final : public PageSink {
   std::vector<EndpointScalar> values_;  // [slot * rules + rule], as long as the highest slot seen
 };
 
-// An extractor whose numbers become attribute columns. `keys` are parallel to the sink's rules.
+// An extractor whose numbers become attribute columns. `keys` are parallel to the sink's rules; their
+// producer is a type, whatever the instance is called.
 class ScalarExtractor : public DataProducer, public PageExtractor {
  public:
-  // `own_producer`: the keys' producer is the instance's name.
-  ScalarExtractor(std::vector<DataKey> keys, bool own_producer, std::shared_ptr<ScalarSink> sink);
+  ScalarExtractor(std::vector<DataKey> keys, std::shared_ptr<ScalarSink> sink);
 
   void declare_data(DataDeclaration& data) const override;
   void bind_slots(const SlotResolver& slots) override;
@@ -61,10 +61,7 @@ class ScalarExtractor : public DataProducer, public PageExtractor {
   std::shared_ptr<PageSink> sink() const override { return sink_; }
 
  private:
-  DataKey key(size_t i) const { return own_producer_ ? keys_[i].with_producer(name()) : keys_[i]; }
-
   std::vector<DataKey> keys_;
-  bool own_producer_;
   std::shared_ptr<ScalarSink> sink_;
   std::vector<AttributeSlot> slots_;
 };

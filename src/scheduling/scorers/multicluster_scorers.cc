@@ -8,7 +8,7 @@
 namespace penstock::scheduling {
 
 void MulticlusterQueueScorer::declare_data(DataDeclaration& declaration) const {
-  declaration.optional<EndpointScalar>(data_keys::kMulticlusterQueueSize);
+  declaration.require<EndpointScalar>(data_keys::kMulticlusterQueueSize);
 }
 
 void MulticlusterQueueScorer::bind_slots(const SlotResolver& slots) {
@@ -39,7 +39,7 @@ void MulticlusterQueueScorer::explain(const SchedulingContext& ctx, Candidate ca
 }
 
 void MulticlusterKvCacheUtilizationScorer::declare_data(DataDeclaration& declaration) const {
-  declaration.optional<EndpointScalar>(data_keys::kMulticlusterKvUsage);
+  declaration.require<EndpointScalar>(data_keys::kMulticlusterKvUsage);
 }
 
 void MulticlusterKvCacheUtilizationScorer::bind_slots(const SlotResolver& slots) {
