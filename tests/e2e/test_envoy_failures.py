@@ -1,5 +1,6 @@
 """A picker that is away, stopped or slow, behind the shipped Envoy configurations for both failure modes."""
 import signal
+import threading
 
 import httpx
 import pytest
@@ -145,13 +146,31 @@ def test_fail_open_under_load_loses_no_request(opened, action):
     assert max(seconds for _, seconds in load.results) < 12
 
 
-def test_fail_open_streams_outlive_their_picker(opened):
-    with httpx.stream("POST", opened.url, json=LONG, timeout=30) as answer:
-        lines = answer.iter_lines()
-        next(lines)
-        opened.picker.program.process.kill()
-        rest = [line for line in lines if line]
-    assert rest[-1] == "data: [DONE]"
+def test_fail_open_streams_outlive_their_picker_and_lose_nothing(opened):
+    answers = []
+
+    def one(number):
+        with httpx.stream("POST", opened.url, json={**LONG, "user": str(number)}, timeout=30) as answer:
+            lines = [line for line in answer.iter_lines() if line]
+        answers.append((sum('"content":"' in line and '"content":""' not in line for line in lines), lines[-1]))
+
+    clients = [threading.Thread(target=one, args=(number,)) for number in range(8)]
+    for client in clients:
+        client.start()
+    eventually(lambda: opened.picker.metric_sum("llm_d_epp_request_running") == 8, what="eight streams under way")
+    opened.picker.program.process.kill()
+    for client in clients:
+        client.join(30)
+    assert answers == [(600, "data: [DONE]")] * 8
+
+
+def test_fail_open_shows_the_picker_the_answers_while_it_is_there(opened):
+    body = chat(stream=True, model="public", stream_options={"include_usage": True})
+    answer = opened.envoy.post(CHAT, body, headers={"x-llm-d-model-name-rewrite": "sim-model"})
+    assert '"model":"public"' in answer.text
+    assert "sim-model" not in answer.text
+    eventually(lambda: opened.picker.metric_sum("llm_d_epp_request_output_tokens_sum") == 4, what="usage was read")
+    assert opened.envoy.stats()["streams_failed"] == 0
 
 
 def test_a_picker_that_refuses_is_obeyed_in_both_modes(start):

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import time
 
+import httpx
 import pytest
 
 import extproc_messages as m
@@ -687,6 +688,26 @@ def test_four_thousand_streams_are_held_on_one_connection(picker, tmp_path):
     process.communicate("\n", timeout=30)
     assert process.returncode == 0
     eventually(lambda: picker.running() == 0, what="counters back at zero")
+
+
+# --- fallback
+
+def test_decisions_without_fresh_signals_are_a_named_state(start):
+    engines = start.engines(1)
+    picker = start.picker(engines.ports, "--metrics-staleness-threshold", "200ms")
+    engines.fault(0, metrics_status=500)
+
+    def fallen_back():
+        with picker.connect() as connection:
+            stream = connection.open()
+            assert pick(stream, x_request_id="fallback")[0].destination
+            answer_response(stream)
+            stream.cancel()
+        return picker.metric_sum("penstock_decision_fallback_total", state="no_fresh_signals") > 0
+
+    eventually(fallen_back, what="the state is counted")
+    record = httpx.get(f"{picker.admin}/debug/decisions/fallback", timeout=5).json()
+    assert record["fallback"] == "no_fresh_signals"
 
 
 # --- health
