@@ -1,6 +1,7 @@
 #include "config/settings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -204,12 +205,32 @@ void bind_admin(Binder& b, Settings& s) {
   b.field("address", s.admin_address, "", "\"host:port\"; empty: no such listener.");
 }
 
-void bind_telemetry(Binder& b, TelemetrySettings& t) {
+void bind_tracing(Binder& b, TracingSettings& t) {
+  b.field(
+      "exporter", t.exporter, "",
+      "otlp, console (a line of JSON a span on standard output) or none; empty: what OTEL_TRACES_EXPORTER "
+      "says, else none. Other fields left out come from the standard OTEL_* variables too.");
+  b.field("protocol", t.protocol, "",
+          "Of otlp: grpc or http/protobuf; empty: OTEL_EXPORTER_OTLP_PROTOCOL, else grpc.");
+  b.field(
+      "endpoint", t.endpoint, "",
+      "URL of the collector, for http/protobuf with its whole path; empty: OTEL_EXPORTER_OTLP_ENDPOINT, else "
+      "http://localhost:4317 or http://localhost:4318/v1/traces.");
+  b.field("sampleRatio", t.sample_ratio, "ratio",
+          "Share of the traces begun here that is recorded; absent: OTEL_TRACES_SAMPLER and its argument, "
+          "else 0.1.");
+  b.field("parentBased", t.parent_based, "",
+          "Whether a caller's sampling decision holds; absent: OTEL_TRACES_SAMPLER, else true.");
+  b.field("serviceName", t.service_name, "", "service.name; empty: OTEL_SERVICE_NAME, else penstock.");
+}
+
+void bind_telemetry(Binder& b, TelemetrySettings& t, const Node*& tracing) {
   b.field("logLevel", t.log_level, "", "error, warn, info, debug or trace.");
   b.field("accessLog", t.access_log, "", "One line per request.");
   b.quantity("decisions", t.decisions, "records", "Decision records kept for /debug/decisions.");
   b.field("trustRequestId", t.trust_request_id, "",
           "Whether a client's x-request-id is taken over; else a new one is made.");
+  b.node("tracing", tracing, "Spans of requests, to an OpenTelemetry collector or the console.");
 }
 
 void bind_limits(Binder& b, Settings& s) {
@@ -462,8 +483,10 @@ class SettingsDecoder {
   }
 
   void telemetry(const Node* node) {
-    decode_object(node, "telemetry", errors_, [&](Binder& b) { bind_telemetry(b, out_.telemetry); });
+    const Node* tracing = nullptr;
+    decode_object(node, "telemetry", errors_, [&](Binder& b) { bind_telemetry(b, out_.telemetry, tracing); });
     if (node == nullptr) return;
+    if (tracing != nullptr) this->tracing(*tracing);
     static constexpr std::array<std::string_view, 5> kLevels{"error", "warn", "info", "debug", "trace"};
     if (std::find(kLevels.begin(), kLevels.end(), out_.telemetry.log_level) == kLevels.end()) {
       errors_.add("telemetry.logLevel",
@@ -471,6 +494,23 @@ class SettingsDecoder {
                   line_of(*node, "logLevel"));
     }
     bounds("telemetry", *node, {{"decisions", out_.telemetry.decisions, 0, 1000000}});
+  }
+
+  void tracing(const Node& node) {
+    TracingSettings& t = out_.telemetry.tracing;
+    decode_object(&node, "telemetry.tracing", errors_, [&](Binder& b) { bind_tracing(b, t); });
+    const auto one_of = [&](std::string_view field, const std::string& value,
+                            std::initializer_list<std::string_view> known) {
+      if (value.empty() || std::find(known.begin(), known.end(), value) != known.end()) return;
+      errors_.add(join_path("telemetry.tracing", field),
+                  fmt::format("\"{}\" is not {}", value, fmt::join(known, " or ")), line_of(node, field));
+    };
+    one_of("exporter", t.exporter, {"otlp", "console", "none"});
+    one_of("protocol", t.protocol, {"grpc", "http/protobuf"});
+    if (t.sample_ratio && !(*t.sample_ratio >= 0 && *t.sample_ratio <= 1)) {
+      errors_.add("telemetry.tracing.sampleRatio", fmt::format("{} is not in 0..1", *t.sample_ratio),
+                  line_of(node, "sampleRatio"));
+    }
   }
 
   void cross_checks(const TopNodes& nodes) {
@@ -554,7 +594,8 @@ std::vector<SettingsSection> describe_settings() {
   add("services[]", "A plain Service as HTTPRoutes name it.", [&](Binder& b) { bind_service(b, service); });
   add("routing", "", [&](Binder& b) { bind_routing(b, s); });
   add("admin", "", [&](Binder& b) { bind_admin(b, s); });
-  add("telemetry", "", [&](Binder& b) { bind_telemetry(b, s.telemetry); });
+  add("telemetry", "", [&](Binder& b) { bind_telemetry(b, s.telemetry, node); });
+  add("telemetry.tracing", "", [&](Binder& b) { bind_tracing(b, s.telemetry.tracing); });
   add("limits", "", [&](Binder& b) { bind_limits(b, s); });
   return out;
 }

@@ -121,6 +121,16 @@ struct ServiceSettings {
   std::vector<std::string> urls;
 };
 
+// What is empty or absent is taken from the OTEL_* variables, then from defaults.
+struct TracingSettings {
+  std::string exporter;  // "otlp", "console", "none", "": what OTEL_TRACES_EXPORTER says
+  std::string protocol;  // of otlp: "grpc" or "http/protobuf"
+  std::string endpoint;  // URL; with http/protobuf the whole path
+  std::optional<double> sample_ratio;
+  std::optional<bool> parent_based;
+  std::string service_name;
+};
+
 struct TelemetrySettings {
   std::string log_level = "info";  // error, warn, info, debug, trace
   bool access_log = true;
@@ -128,6 +138,7 @@ struct TelemetrySettings {
   bool trust_request_id = true;
 
   bool operator==(const TelemetrySettings&) const = default;
+  TracingSettings tracing;
 };
 
 struct Settings {

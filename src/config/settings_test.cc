@@ -151,9 +151,28 @@ TEST(Settings, WarnOfPoolsThatCannotGetEndpoints) {
   EXPECT_THAT(s->warnings[0], HasSubstr("has no discovery"));
 }
 
+TEST(Settings, TracingNamesItsExporterAndProtocol) {
+  const auto with = [](const std::string& tracing) {
+    return decode_settings(
+        "pools: [{name: p, discovery: {static: ['http://a:1']}}]\ntelemetry: {tracing: " + tracing + "}\n",
+        "s.yaml", "");
+  };
+  const auto good = with(
+      "{exporter: otlp, protocol: http/protobuf, endpoint: 'http://c:4318/v1/traces', "
+      "sampleRatio: 0.5, parentBased: false, serviceName: edge}");
+  ASSERT_TRUE(good.ok()) << good.error().message;
+  EXPECT_EQ(good->telemetry.tracing.exporter, "otlp");
+  EXPECT_EQ(good->telemetry.tracing.sample_ratio, 0.5);
+  EXPECT_EQ(good->telemetry.tracing.parent_based, false);
+  EXPECT_THAT(with("{exporter: zipkin}").error().message,
+              HasSubstr("telemetry.tracing.exporter: \"zipkin\" is not otlp or console or none (line 2)"));
+  EXPECT_THAT(with("{protocol: http/json}").error().message, HasSubstr("telemetry.tracing.protocol"));
+  EXPECT_THAT(with("{sampleRatio: 1.5}").error().message, HasSubstr("1.5 is not in 0..1"));
+}
+
 TEST(Settings, DescribeEveryFieldWithTypeAndDefault) {
   const auto sections = describe_settings();
-  EXPECT_EQ(sections.size(), 19U);
+  EXPECT_EQ(sections.size(), 20U);
   for (const SettingsSection& section : sections) {
     EXPECT_FALSE(section.fields.empty()) << section.path;
     for (const ParamDoc& field : section.fields)

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/strings.h"
+#include "director/tracing.h"
 #include "telemetry/log.h"
 
 namespace penstock::director {
@@ -63,6 +64,7 @@ void Request::reset() {
   series = nullptr;
   log_handle = {};
   decided = false;
+  trace.reset();
   subset.reset();
   keep_scores = false;
   scores = {};
@@ -146,7 +148,10 @@ Director::Director(Pool& pool, std::unique_ptr<PictureSource> pictures, const Cl
       series_(pool.metrics) {}
 
 Status Director::decide(Request& request, const RequestInput& input) {
+  telemetry::SpanScope span(request.trace.recording(), "gateway.request_orchestration",
+                            telemetry::SpanKind::kServer, kRequestControlScope);
   Status status = decide_steps(request, input, false, nullptr);
+  end_orchestration(span, request, status);
   if (!status.ok()) {
     request.load.release();
     request.endpoint.reset();
@@ -380,7 +385,10 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   AttributeTable attributes(arena, policy.attribute_slots, pool.endpoints.size());
   SchedulingContext ctx{inference, pool, signals, attributes, arena, random, now, candidates, explain};
   HeaderEdits edits(arena);
-  if (!explain) ctx.edits = &edits;
+  if (!explain) {
+    ctx.edits = &edits;
+    ctx.trace = request.trace.recording();
+  }
   request.request_edits = {};
   request.response_edits = {};
   const auto produce = [&](DataProducer::Stage stage) {
@@ -643,7 +651,10 @@ Status Director::decide_again(Request& request, std::span<const EndpointSlot> ex
   request.record.winner = {};
   request.record.winner_host_port = {};
   Random random(request.record.seed + excluded.size());
+  telemetry::SpanScope span(request.trace.recording(), "gateway.request_orchestration",
+                            telemetry::SpanKind::kServer, kRequestControlScope);
   Status status = choose(request, random, excluded, false, nullptr);
+  end_orchestration(span, request, status);
   if (!status.ok()) {
     request.load.release();
     request.endpoint.reset();

@@ -24,6 +24,7 @@
 #include "inference/plugin.h"
 #include "inference/request.h"
 #include "protocol/parser.h"
+#include "telemetry/trace.h"
 
 namespace penstock::director {
 
@@ -128,7 +129,8 @@ class Request {
   bool restore_model = false;            // the answer names the target model; the client knows another name
   const RequestSeries* series = nullptr;
   DecisionLog::Handle log_handle;
-  bool decided = false;  // an endpoint was chosen once: request_total is counted
+  bool decided = false;           // an endpoint was chosen once: request_total is counted
+  telemetry::RequestTrace trace;  // begun by the door, director/tracing.h
   // Of the input, for deciding again.
   std::optional<std::span<const SubsetEntry>> subset;
   bool keep_scores = false;

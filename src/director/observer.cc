@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/strings.h"
+#include "director/tracing.h"
 #include "protocol/errors.h"
 
 namespace penstock::director {
@@ -165,6 +166,7 @@ void Observer::end(const End& end, TimePoint now) {
     access_log_->append(loop_, end.wall, line);
   }
   reader_.reset();
+  end_trace(request, request.inference.method, request.inference.path, outcome, end.error);
 }
 
 void Observer::count(const End& end, TimePoint now) {

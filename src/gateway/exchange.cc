@@ -1,5 +1,6 @@
 #include "gateway/exchange.h"
 
+#include "director/tracing.h"
 #include "protocol/errors.h"
 
 namespace penstock::gateway {
@@ -132,12 +133,19 @@ void Exchange::end(int status, std::string_view reason, const Error* error) {
     state_.observer.end(how, now_);
     return;
   }
-  if (!logs) return;
+  const bool traced = state_.request.trace.started();
+  if (!logs && !traced) return;
   director::Outcome outcome;
   outcome.status = status;
   outcome.reason = reason;
   outcome.attempts = attempts_;
   outcome.ended_at = now_;
+  if (traced) {
+    state_.request.inference.request_id = request_id_;
+    state_.request.inference.incoming_model = parsed_.model;
+    director::end_trace(state_.request, http_.request().method, http_.request().path, outcome, error);
+  }
+  if (!logs) return;
   director::AccessLog::Line line;
   line.request_id = request_id_;
   line.identity = identity_;

@@ -19,6 +19,8 @@ Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint) {
   rules.authorization = settings.authorization;
   rules.drop_accept_encoding = request.restore_model;
   rules.request_id = request_id_;
+  rules.traceparent = state_.request.trace.traceparent();
+  rules.tracestate = state_.request.trace.tracestate();
   state_.peer_ip = part_.peer_ip(http_.connection());
   rules.peer_ip = state_.peer_ip;
   rules.scheme = http_.connection().tls ? "https" : "http";

@@ -1,7 +1,9 @@
+#include "director/tracing.h"
 #include "gateway/exchange.h"
 
 #include "base/strings.h"
 #include "director/fields.h"
+#include "director/tracing.h"
 #include "gateway/identity.h"
 
 namespace penstock::gateway {
@@ -41,6 +43,7 @@ bool Exchange::admit() {
     director::make_request_id(part_.random, state_.made_id);
     request_id_ = {state_.made_id.data(), state_.made_id.size()};
   }
+  director::begin_trace(core_.options.tracer, state_.request, head.fields);
 
   const int64_t active = core_.active_requests.load(std::memory_order_relaxed);
   const int64_t here = listener_.streams.load(std::memory_order_relaxed);

@@ -23,6 +23,8 @@ Task<void> Exchange::serve_service(ServiceState& service) {
   rules.to_engine = false;
   rules.drop_credentials = keys_ != nullptr;
   rules.request_id = request_id_;
+  rules.traceparent = state_.request.trace.traceparent();
+  rules.tracestate = state_.request.trace.tracestate();
   state_.peer_ip = part_.peer_ip(http_.connection());
   rules.peer_ip = state_.peer_ip;
   rules.scheme = http_.connection().tls ? "https" : "http";

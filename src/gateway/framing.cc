@@ -102,6 +102,8 @@ void request_fields(const io::RequestHead& head, const RequestRules& rules, std:
       if (rules.drop_credentials) continue;
     } else if (name == "accept-encoding") {
       if (rules.drop_accept_encoding) continue;
+    } else if (name == "traceparent" || name == "tracestate") {
+      if (!rules.traceparent.empty()) continue;
     } else if (name == kModelNameHeader || (rules.to_engine && director::is_control_field(name))) {
       continue;
     }
@@ -109,6 +111,8 @@ void request_fields(const io::RequestHead& head, const RequestRules& rules, std:
   }
   if (rules.to_engine && !rules.authorization.empty()) out.push_back({"authorization", rules.authorization});
   out.push_back({"x-request-id", rules.request_id});
+  if (!rules.traceparent.empty()) out.push_back({"traceparent", rules.traceparent});
+  if (!rules.tracestate.empty()) out.push_back({"tracestate", rules.tracestate});
   if (scratch.empty()) {
     if (!rules.peer_ip.empty()) out.push_back({"x-forwarded-for", rules.peer_ip});
   } else {

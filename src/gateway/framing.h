@@ -24,8 +24,10 @@ struct RequestRules {
   bool drop_accept_encoding = false;  // the answer must come in clear: names are restored in it
   std::string_view request_id;
   std::string_view peer_ip;
-  std::string_view scheme;  // "http" or "https"
-  std::string_view host;    // what is sent as host
+  std::string_view scheme;       // "http" or "https"
+  std::string_view host;         // what is sent as host
+  std::string_view traceparent;  // with tracestate in place of the client's; "": the client's pass
+  std::string_view tracestate;
 };
 
 // Appends the fields to send: the client's end-to-end fields in their order, without hop-by-hop fields

@@ -26,6 +26,10 @@
 #include "signals/signal_table.h"
 #include "telemetry/metrics.h"
 
+namespace penstock::telemetry {
+class Tracer;
+}
+
 namespace penstock::gateway {
 
 // How the engines of a pool are reached. Immutable; a reload publishes another.
@@ -70,6 +74,7 @@ struct GatewayOptions {
   bool trust_request_id = true;               // take the client's x-request-id
   bool tell_endpoint = true;                  // answer with x-penstock-endpoint
   uint64_t seed = 0;                          // of decisions; 0: from the system
+  telemetry::Tracer* tracer = nullptr;        // outlives the gateway; nullptr: no traces
 };
 
 // What the gateway writes when /metrics is asked for.

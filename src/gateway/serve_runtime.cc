@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "assembly/pool_pages.h"
+#include "assembly/tracing_setup.h"
 #include "base/strings.h"
 #include "config/api_keys.h"
 #include "io/run_on.h"
@@ -14,6 +15,9 @@
 namespace penstock::gateway {
 
 namespace {
+
+// For the spans of the last requests, when the process ends.
+constexpr Duration kTraceFlush = std::chrono::seconds(3);
 
 std::string full_name(const config::PoolSettings& settings) {
   return settings.ns + "/" + settings.name;
@@ -74,6 +78,9 @@ Result<std::unique_ptr<ServeRuntime>> ServeRuntime::create(ServeOptions options)
     runtime->access_log_ =
         std::make_unique<director::AccessLog>(director::AccessLog::Options{.loops = runtime->loops_->size()});
   }
+  auto tracer = assembly::start_tracing(settings.telemetry.tracing, {}, runtime->clock_, runtime->metrics_);
+  if (!tracer.ok()) return std::move(tracer).error();
+  runtime->tracer_ = *std::move(tracer);
   add_info(runtime->metrics_);
   if (Status status = runtime->make_pools(options); !status.ok()) return status.error();
   runtime->options_ = std::move(options);
@@ -185,6 +192,7 @@ Status ServeRuntime::make_gateway() {
   gateway.buffered_bytes = settings.buffered_bytes;
   gateway.streams = settings.streams;
   gateway.trust_request_id = settings.telemetry.trust_request_id;
+  gateway.tracer = tracer_.get();
   gateway_ = std::make_unique<Gateway>(*loops_, metrics_, clock_, access_log_.get(), gateway,
                                        std::move(pools), std::move(services));
   const auto wanted = default_pool();
@@ -407,6 +415,7 @@ void ServeRuntime::stop(Duration drain) {
   gateway_.reset();
   pools_.clear();
   access_log_.reset();
+  if (tracer_) tracer_->shutdown(kTraceFlush);
   loops_.reset();
 }
 

@@ -15,6 +15,7 @@
 #include "gateway/gateway.h"
 #include "io/loop.h"
 #include "telemetry/metrics.h"
+#include "telemetry/tracer.h"
 
 namespace penstock::gateway {
 
@@ -87,6 +88,7 @@ class ServeRuntime {
   std::unique_ptr<signals::PoolMetrics> pool_metrics_;
   std::unique_ptr<director::RequestMetrics> request_metrics_;
   std::unique_ptr<director::AccessLog> access_log_;
+  std::unique_ptr<telemetry::Tracer> tracer_;  // nullptr: tracing is off
   std::vector<std::unique_ptr<assembly::PoolRuntime>> pools_;
   std::unique_ptr<Gateway> gateway_;
   struct Listening {

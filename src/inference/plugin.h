@@ -26,7 +26,8 @@ namespace penstock {
 
 namespace telemetry {
 class MetricRegistry;
-}
+class RequestTrace;
+}  // namespace telemetry
 
 // Everything a plugin may look at while one request is decided. Built by the director on the request's
 // loop; lives until the decision is made.
@@ -44,6 +45,8 @@ struct SchedulingContext {
   bool explain = false;
   // What plugins change in headers; nullptr where nobody sends anything (explain, tests).
   HeaderEdits* edits = nullptr;
+  // The request's trace when its spans are recorded (telemetry/trace.h).
+  telemetry::RequestTrace* trace = nullptr;
 };
 
 // What the picker returned for one profile. `targets`: in order, first is the destination.

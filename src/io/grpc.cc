@@ -781,7 +781,9 @@ Task<Result<std::unique_ptr<GrpcClientStream>>> GrpcClientStream::open(HttpClien
   HttpCallOptions call_options;
   call_options.connect_timeout = options.connect_timeout;
   call_options.token = state->cancel.token();
-  Result<HttpCall> call = co_await client.start(to, request, call_options);
+  HttpDestination destination = to;
+  destination.http2 = true;
+  Result<HttpCall> call = co_await client.start(destination, request, call_options);
   if (!call.ok()) {
     if (state->timed_out) co_return Error{ErrorCode::kGatewayTimeout, "the call's deadline has passed"};
     co_return std::move(call).error();

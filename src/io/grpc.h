@@ -242,8 +242,8 @@ struct GrpcCallOptions {
   CancelToken token;
 };
 
-// A call in both directions. One of its tasks at a time; writing after reading has begun is fine. Dropping it
-// before its end resets the stream. The HttpClient must outlive it.
+// A call in both directions, over HTTP/2 whatever the destination says. One task may write while another
+// reads. Dropping it before its end resets the stream. The HttpClient must outlive it.
 class GrpcClientStream {
  public:
   GrpcClientStream(const GrpcClientStream&) = delete;

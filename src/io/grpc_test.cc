@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <atomic>
+
 #include "io/detail/scripted_exchange.h"
+#include "io/detail/test_support.h"
+#include "io/http_server.h"
 
 namespace penstock::io {
 namespace {
@@ -489,6 +493,143 @@ TEST(GrpcRouter, ServesUnaryCalls) {
   ScriptedExchange empty(loop);
   call({}, empty, loop);
   EXPECT_EQ(empty.field("grpc-status"), "13");
+}
+
+// --- over real HTTP/2 ---
+
+class GrpcOverHttp2 : public ::testing::Test {
+ protected:
+  GrpcOverHttp2() : loops_(1) {
+    auto router = std::make_shared<GrpcRouter>();
+    router->add("/test.Echo/Say", echo);
+    router->add("/test.Echo/Never", [](GrpcServerStream& stream) -> Task<GrpcStatus> {
+      started.store(true);
+      (void)co_await stream.loop().sleep(std::chrono::hours(1), stream.cancel_token());
+      cancelled.store(true);
+      co_return GrpcStatus();
+    });
+    router->add("/test.Echo/LeavesEarly", [](GrpcServerStream& stream) -> Task<GrpcStatus> {
+      (void)co_await stream.read_message();
+      stream.add_trailer("x-more", "said");
+      co_return GrpcStatus(GrpcCode::kAborted, "enough 100%");
+    });
+    router->add_unary(
+        "/test.Echo/Big",
+        [](GrpcServerStream&, std::string_view request, std::string& response) -> Task<GrpcStatus> {
+          response = std::string(request) + std::string(request);
+          co_return GrpcStatus();
+        });
+    loops_.start();
+    HttpServerOptions options;
+    server_ = std::make_unique<HttpServer>(loops_, options, router);
+    auto bound = server_->listen(testing::loopback());
+    EXPECT_TRUE(bound.ok());
+    to_ = HttpDestination("127.0.0.1", bound->port());
+    started.store(false);
+    cancelled.store(false);
+  }
+  ~GrpcOverHttp2() override {
+    server_->stop();
+    server_.reset();
+    loops_.stop();
+  }
+  // Runs on a loop of its own.
+  template <typename F>
+  void run(F task) {
+    Loop loop;
+    HttpClient client(loop);
+    block_on(loop, task(client));
+  }
+
+  static inline std::atomic<bool> started{false};
+  static inline std::atomic<bool> cancelled{false};
+  LoopGroup loops_;
+  std::unique_ptr<HttpServer> server_;
+  HttpDestination to_;
+};
+
+TEST_F(GrpcOverHttp2, MessagesGoBothWaysInTurns) {
+  run([this](HttpClient& client) -> Task<void> {
+    auto opened = co_await GrpcClientStream::open(client, to_, "/test.Echo/Say");
+    EXPECT_TRUE(opened.ok());
+    GrpcClientStream& call = **opened;
+    for (int i = 0; i < 20; ++i) {
+      const std::string text = "turn " + std::to_string(i);
+      const std::string_view piece = text;
+      EXPECT_TRUE((co_await call.write_message(GrpcPieces(&piece, 1))).value());
+      const auto answer = co_await call.read_message();
+      EXPECT_EQ(answer, "got " + text);
+    }
+    EXPECT_TRUE((co_await call.half_close()).ok());
+    EXPECT_FALSE((co_await call.read_message()).has_value());
+    EXPECT_TRUE(call.status().ok()) << call.status().message;
+  });
+}
+
+TEST_F(GrpcOverHttp2, LargeUnaryCallsPassWithBackPressure) {
+  run([this](HttpClient& client) -> Task<void> {
+    const std::string body(1'900'000, 'x');
+    const std::string_view piece = body;
+    const GrpcReply reply = co_await grpc_unary(client, to_, "/test.Echo/Big", GrpcPieces(&piece, 1));
+    EXPECT_TRUE(reply.status.ok()) << reply.status.message;
+    EXPECT_EQ(reply.message.size(), 2 * body.size());
+    const std::string too_big(5'000'000, 'x');
+    const std::string_view much = too_big;
+    const GrpcReply refused = co_await grpc_unary(client, to_, "/test.Echo/Big", GrpcPieces(&much, 1));
+    EXPECT_EQ(refused.status.code, GrpcCode::kResourceExhausted) << refused.status.message;
+  });
+}
+
+TEST_F(GrpcOverHttp2, StatusAndTrailersArriveWhenTheMethodLeavesEarly) {
+  run([this](HttpClient& client) -> Task<void> {
+    auto opened = co_await GrpcClientStream::open(client, to_, "/test.Echo/LeavesEarly");
+    GrpcClientStream& call = **opened;
+    const std::string_view piece = "one";
+    (void)co_await call.write_message(GrpcPieces(&piece, 1));
+    EXPECT_FALSE((co_await call.read_message()).has_value());
+    EXPECT_EQ(call.status().code, GrpcCode::kAborted);
+    EXPECT_EQ(call.status().message, "enough 100%");
+    EXPECT_EQ(call.trailer("x-more"), "said");
+    const GrpcReply unknown = co_await grpc_unary(client, to_, "/test.Echo/Nothing", GrpcPieces(&piece, 1));
+    EXPECT_EQ(unknown.status.code, GrpcCode::kUnimplemented);
+  });
+}
+
+TEST_F(GrpcOverHttp2, ADeadlineEndsBothSides) {
+  run([this](HttpClient& client) -> Task<void> {
+    GrpcCallOptions options;
+    options.timeout = std::chrono::milliseconds(30);
+    const std::string_view piece = "one";
+    const GrpcReply reply =
+        co_await grpc_unary(client, to_, "/test.Echo/Never", GrpcPieces(&piece, 1), options);
+    EXPECT_EQ(reply.status.code, GrpcCode::kDeadlineExceeded);
+  });
+  EXPECT_TRUE(testing::eventually([] { return cancelled.load(); }));
+}
+
+TEST_F(GrpcOverHttp2, ACallerThatLeavesCancelsTheMethod) {
+  run([this](HttpClient& client) -> Task<void> {
+    auto opened = co_await GrpcClientStream::open(client, to_, "/test.Echo/Never");
+    GrpcClientStream& call = **opened;
+    const std::string_view piece = "one";
+    (void)co_await call.write_message(GrpcPieces(&piece, 1));
+    for (int i = 0; i < 10'000 && !started.load(); ++i)
+      co_await client.loop().sleep(std::chrono::milliseconds(1));
+    call.cancel();
+    EXPECT_EQ(call.status().code, GrpcCode::kCancelled);
+    for (int i = 0; i < 10'000 && !cancelled.load(); ++i)
+      co_await client.loop().sleep(std::chrono::milliseconds(1));
+  });
+  EXPECT_TRUE(cancelled.load());
+}
+
+TEST_F(GrpcOverHttp2, NobodyThereIsUnavailable) {
+  run([](HttpClient& client) -> Task<void> {
+    const std::string_view piece = "one";
+    const HttpDestination nobody("127.0.0.1", 1);
+    const GrpcReply reply = co_await grpc_unary(client, nobody, "/test.Echo/Say", GrpcPieces(&piece, 1));
+    EXPECT_EQ(reply.status.code, GrpcCode::kUnavailable);
+  });
 }
 
 }  // namespace

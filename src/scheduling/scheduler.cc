@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cmath>
 
+#include "scheduling/scheduler_spans.h"
 #include "scheduling/signal_column.h"
 #include "telemetry/metrics.h"
 
@@ -156,13 +157,13 @@ telemetry::Family<telemetry::Histogram>& plugin_durations(telemetry::MetricRegis
                              {"plugin_name", "plugin_name"}}}}});
 }
 
-struct Scheduler::Timers {
-  struct PerProfile {
-    std::vector<telemetry::Histogram*> filters;
-    std::vector<telemetry::Histogram*> scorers;
-    telemetry::Histogram* picker = nullptr;
-  };
+struct Scheduler::ProfileTimers {
+  std::vector<telemetry::Histogram*> filters;
+  std::vector<telemetry::Histogram*> scorers;
+  telemetry::Histogram* picker = nullptr;
+};
 
+struct Scheduler::Timers {
   Timers(telemetry::MetricRegistry& metrics, const Clock& c, const std::vector<Profile>& profiles,
          const ProfileHandler& handler)
       : clock(c) {
@@ -173,7 +174,7 @@ struct Scheduler::Timers {
     handler_pick = series("ProfilePicker", handler);
     handler_process = series("ProcessProfilesResults", handler);
     for (const Profile& profile : profiles) {
-      PerProfile& times = per_profile.emplace_back();
+      ProfileTimers& times = per_profile.emplace_back();
       for (const Filter* filter : profile.filters) times.filters.push_back(series("Filter", *filter));
       for (const auto& entry : profile.scorers) times.scorers.push_back(series("Scorer", *entry.scorer));
       times.picker = series("Picker", *profile.picker);
@@ -183,7 +184,7 @@ struct Scheduler::Timers {
   const Clock& clock;
   telemetry::Histogram* handler_pick;
   telemetry::Histogram* handler_process;
-  std::vector<PerProfile> per_profile;
+  std::vector<ProfileTimers> per_profile;
 };
 
 Scheduler::Scheduler(std::vector<Profile> profiles, const ProfileHandler* handler,
@@ -215,15 +216,10 @@ const Profile* Scheduler::find(std::string_view profile_name) const {
   return nullptr;
 }
 
-Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, Laps& laps,
-                                          ProfileRecord& record, ProfileResult& result) const {
-  const Profile& profile = profiles_[index];
-  const Timers* timers = ctx.explain ? nullptr : timers_.get();
-  const Timers::PerProfile* times = timers == nullptr ? nullptr : &timers->per_profile[index];
-  record.profile_name = profile.name;
-
-  std::span<Candidate> candidates = ctx.arena.make_span<Candidate>(ctx.candidates.size());
-  std::copy(ctx.candidates.begin(), ctx.candidates.end(), candidates.begin());
+void Scheduler::filter(const Profile& profile, SchedulingContext& ctx, Laps& laps, const ProfileTimers* times,
+                       std::span<Candidate>& candidates, ProfileRecord& record) {
+  telemetry::SpanScope span(ctx.trace, "filter_endpoints", telemetry::SpanKind::kInternal, kSchedulingScope);
+  const size_t all = candidates.size();
   std::span<FilterRecord> filters =
       ctx.arena.make_filled<FilterRecord>(std::min(profile.filters.size(), kMaxFiltersRecorded));
   for (size_t f = 0; f < profile.filters.size() && !candidates.empty(); ++f) {
@@ -235,27 +231,64 @@ Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, 
                   static_cast<uint32_t>(candidates.size())};
     record.filters = filters.first(f + 1);
   }
-  record.candidates = static_cast<uint32_t>(candidates.size());
-  if (candidates.empty()) return Outcome::kEmptied;
+  if (span) describe_filters(span, ctx, all, candidates.size());
+}
 
+void Scheduler::score(const Profile& profile, SchedulingContext& ctx, Laps& laps, const ProfileTimers* times,
+                      std::span<const Candidate> candidates, std::span<double> scores,
+                      std::span<double> totals, ProfileRecord& record) {
+  telemetry::SpanScope span(ctx.trace, "llm_d.epp.scoring", telemetry::SpanKind::kInternal, kSchedulingScope);
   const size_t scorers = profile.scorers.size();
-  std::span<double> totals = ctx.arena.make_filled<double>(candidates.size(), 0.0);
-  std::span<double> scores = ctx.arena.make_filled<double>(scorers * candidates.size(), 0.0);
+  if (span) describe_scoring(span, ctx, scorers, candidates.size());
   std::span<ScorerRecord> scorer_records =
       ctx.arena.make_span<ScorerRecord>(std::min(scorers, kMaxScorersRecorded));
   for (size_t s = 0; s < scorers; ++s) {
     const auto& [scorer, weight] = profile.scorers[s];
+    telemetry::SpanScope scorer_span(ctx.trace, "llm_d.epp.scorer.", telemetry::SpanKind::kInternal,
+                                     kSchedulingScope, scorer->type());
     std::span<double> row = scores.subspan(s * candidates.size(), candidates.size());
     scorer->score(ctx, candidates, row);
     record.nan_scores += add_row(row, weight, totals);
     if (s < scorer_records.size()) scorer_records[s] = {scorer->name(), weight};
     if (times != nullptr) laps.end(times->scorers[s]);
+    if (scorer_span) describe_scorer(scorer_span, *scorer, weight, row);
   }
   record.scorers = scorer_records;
+}
 
+Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, Laps& laps,
+                                          ProfileRecord& record, ProfileResult& result) const {
+  const Profile& profile = profiles_[index];
+  const Timers* timers = ctx.explain ? nullptr : timers_.get();
+  const ProfileTimers* times = timers == nullptr ? nullptr : &timers->per_profile[index];
+  record.profile_name = profile.name;
+  telemetry::SpanScope run_span(ctx.trace, "run_scheduler_profile", telemetry::SpanKind::kInternal,
+                                kSchedulingScope);
+  if (run_span) run_span.set("llm_d.epp.scheduling.profile.name", profile.name);
+
+  std::span<Candidate> candidates = ctx.arena.make_span<Candidate>(ctx.candidates.size());
+  std::copy(ctx.candidates.begin(), ctx.candidates.end(), candidates.begin());
+  filter(profile, ctx, laps, times, candidates, record);
+  record.candidates = static_cast<uint32_t>(candidates.size());
+  if (candidates.empty()) {
+    run_span.fail(kNothingLeft);
+    return Outcome::kEmptied;
+  }
+
+  const size_t scorers = profile.scorers.size();
+  std::span<double> totals = ctx.arena.make_filled<double>(candidates.size(), 0.0);
+  std::span<double> scores = ctx.arena.make_filled<double>(scorers * candidates.size(), 0.0);
+  score(profile, ctx, laps, times, candidates, scores, totals, record);
+
+  telemetry::SpanScope pick_span(ctx.trace, "pick_endpoints", telemetry::SpanKind::kInternal,
+                                 kSchedulingScope);
   const std::span<const Candidate> targets = profile.picker->pick(ctx, candidates, totals);
   if (times != nullptr) laps.end(times->picker);
-  if (targets.empty()) return Outcome::kNoPick;
+  if (pick_span) describe_pick(pick_span, ctx, candidates, totals);
+  if (targets.empty()) {
+    run_span.fail("the picker chose no endpoint");
+    return Outcome::kNoPick;
+  }
   record.top = record_candidates(ctx, candidates, totals, scores, scorers, targets[0]);
   result = ProfileResult{profile.name, targets, candidates, totals, &record};
   return Outcome::kPicked;

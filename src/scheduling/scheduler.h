@@ -73,12 +73,18 @@ class Scheduler {
 
  private:
   struct Timers;
+  struct ProfileTimers;
   // How a profile's last run ended.
   enum class Outcome : uint8_t { kNotRun, kPicked, kEmptied, kNoPick };
 
   Result<SchedulingResult> decide(SchedulingContext& ctx, DecisionRecord& record) const;
   Outcome run_profile(size_t index, SchedulingContext& ctx, Laps& laps, ProfileRecord& record,
                       ProfileResult& result) const;
+  static void filter(const Profile& profile, SchedulingContext& ctx, Laps& laps, const ProfileTimers* times,
+                     std::span<Candidate>& candidates, ProfileRecord& record);
+  static void score(const Profile& profile, SchedulingContext& ctx, Laps& laps, const ProfileTimers* times,
+                    std::span<const Candidate> candidates, std::span<double> scores, std::span<double> totals,
+                    ProfileRecord& record);
   // The error a client sees: a handler's own typed one, else an emptied profile's, else the text.
   Error failure(const Error& cause, std::span<const Outcome> outcomes) const;
 

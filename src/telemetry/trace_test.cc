@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 
+#include "io/grpc.h"
 #include "io/http_server.h"
 #include "telemetry/tracer.h"
 
@@ -588,6 +589,49 @@ TEST(TraceExport, TellsWhatToTryAgainFromWhatIsRefused) {
   auto nobody = make_span_exporter(options);
   EXPECT_EQ((*nobody)->send(std::span(&batch, 1), std::chrono::seconds(5)).outcome,
             SpanExporter::Outcome::kRetry);
+}
+
+TEST(TraceExport, SendsOverGrpc) {
+  std::mutex mutex;
+  std::vector<std::string> names;
+  std::string key;
+  int calls = 0;
+  auto router = std::make_shared<io::GrpcRouter>();
+  router->add_unary(
+      "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+      [&](io::GrpcServerStream& stream, std::string_view request, std::string&) -> io::Task<io::GrpcStatus> {
+        const std::lock_guard lock(mutex);
+        if (++calls == 1) co_return io::GrpcStatus(io::GrpcCode::kUnavailable, "starting");
+        if (calls == 3) co_return io::GrpcStatus(io::GrpcCode::kInvalidArgument, "no");
+        key = stream.request().fields.get("x-key");
+        opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest message;
+        EXPECT_TRUE(message.ParseFromArray(request.data(), static_cast<int>(request.size())));
+        names.push_back(message.resource_spans(0).scope_spans(0).spans(0).name());
+        co_return io::GrpcStatus();
+      });
+  io::LoopGroup loops(1);
+  loops.start();
+  io::HttpServer server(loops, {}, router);
+  auto bound = server.listen(*io::SocketAddress::parse("127.0.0.1:0"));
+  ASSERT_TRUE(bound.ok());
+  TracingOptions options = always();
+  options.exporter = TracingOptions::Exporter::kOtlpGrpc;
+  options.endpoint = "http://127.0.0.1:" + std::to_string(bound->port());
+  options.headers = {{"x-key", "secret"}};
+  auto exporter = make_span_exporter(options);
+  ASSERT_TRUE(exporter.ok());
+  const SpanBatch batch = example_batch();
+  const auto send = [&] { return (*exporter)->send(std::span(&batch, 1), std::chrono::seconds(5)); };
+  EXPECT_EQ(send().outcome, SpanExporter::Outcome::kRetry);
+  EXPECT_EQ(send().outcome, SpanExporter::Outcome::kSent);
+  const auto refused = send();
+  EXPECT_EQ(refused.outcome, SpanExporter::Outcome::kRefused);
+  EXPECT_EQ(refused.why, "INVALID_ARGUMENT: no");
+  EXPECT_THAT(names, ElementsAre("gateway.request"));
+  EXPECT_EQ(key, "secret");
+  exporter->reset();
+  server.stop();
+  loops.stop();
 }
 
 TEST(TraceExport, RefusesAnEndpointThatIsNoUrl) {

@@ -179,6 +179,7 @@ bool Tracer::shutdown(Duration deadline) {
 
 Result<std::unique_ptr<Tracer>> make_tracer(const TracingOptions& options, const Clock& clock,
                                             MetricRegistry& metrics) {
+  spans_total(metrics);  // in the metrics reference whether tracing is on or off
   if (options.exporter == TracingOptions::Exporter::kNone) return std::unique_ptr<Tracer>();
   Result<std::unique_ptr<SpanExporter>> exporter = make_span_exporter(options);
   if (!exporter.ok()) return exporter.error().wrap("tracing");
