@@ -225,6 +225,7 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   if (!flags.manifests.empty()) options.manifests = flags.manifests;
   if (flags.loops >= 0) options.loops = flags.loops;
   if (!flags.access_log.empty()) options.telemetry.access_log = flags.access_log == "on";
+  options.tracing = flags.tracing;
 
   extproc::DoorOptions& door = options.door;
   door.emit_scores = flags.emit_scores;
@@ -397,7 +398,8 @@ void add_reference_flags(CLI::App& command, EppFlags& flags) {
          "CA that clients of the metrics port must have");
   option("-v,--v", flags.verbosity, "Log verbosity: 4 debug, 5 trace");
   option("--zap-log-level", flags.zap_log_level, "info, debug, error, or a number as for -v");
-  flag("--tracing", flags.tracing, "Traces, as the OTEL_* environment says");
+  flag("--tracing", flags.tracing,
+       "Traces, as settings and the OTEL_* environment say; else to standard output");
 
   constexpr const char* kNoEffect = "Accepted without effect";
   const auto ignored = [&](const char* name, auto& value, const char* text) {

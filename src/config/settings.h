@@ -129,6 +129,8 @@ struct TracingSettings {
   std::optional<double> sample_ratio;
   std::optional<bool> parent_based;
   std::string service_name;
+
+  bool operator==(const TracingSettings&) const = default;
 };
 
 struct TelemetrySettings {
@@ -136,9 +138,9 @@ struct TelemetrySettings {
   bool access_log = true;
   int64_t decisions = 1024;  // records kept for /debug/decisions
   bool trust_request_id = true;
+  TracingSettings tracing;
 
   bool operator==(const TelemetrySettings&) const = default;
-  TracingSettings tracing;
 };
 
 struct Settings {

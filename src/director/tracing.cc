@@ -45,7 +45,8 @@ void end_trace(Request& request, std::string_view method, std::string_view path,
       trace->fail(error->message);
     } else if (outcome.status != 0 && outcome.status != 200) {
       trace->fail("status " + std::to_string(outcome.status));
-    } else if (outcome.reason != "ok") {
+    } else if (outcome.reason != "ok" && outcome.reason != "unobserved" &&
+               outcome.reason != "left_response_phase") {
       trace->fail(outcome.reason);
     }
   }

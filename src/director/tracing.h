@@ -1,7 +1,7 @@
 #pragma once
 
-#include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "director/decision_log.h"
@@ -31,7 +31,8 @@ void begin_trace(telemetry::Tracer* tracer, Request& request, const Fields& fiel
   request.trace.start(*tracer, fields.get("traceparent"), fields.get("tracestate"), "gateway.request",
                       telemetry::SpanKind::kServer, kHandlersScope);
 }
-inline void begin_trace(telemetry::Tracer* tracer, Request& request, std::span<const HeaderField> headers) {
+inline void begin_trace(telemetry::Tracer* tracer, Request& request,
+                        const std::vector<HeaderField>& headers) {
   if (tracer == nullptr) return;
   request.trace.start(*tracer, find_header(headers, "traceparent").value_or(std::string_view()),
                       find_header(headers, "tracestate").value_or(std::string_view()), "gateway.request",

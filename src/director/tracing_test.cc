@@ -64,7 +64,7 @@ class TracingTest : public ::testing::Test {
   }
   // Serves one request to its end and gives its spans by name.
   std::map<std::string, Span> serve(std::string_view text, int status) {
-    begin_trace(tracer.get(), request, std::span<const HeaderField>(headers));
+    begin_trace(tracer.get(), request, headers);
     Observer observer;
     observer.start(pool, request, nullptr, 0);
     const Status decided = director.decide(request, input(text));
@@ -179,7 +179,7 @@ TEST_F(TracingTest, AnAnswerOtherThan200IsAnError) {
 }
 
 TEST_F(TracingTest, WithoutATracerNothingIsMade) {
-  begin_trace(nullptr, request, std::span<const HeaderField>(headers));
+  begin_trace(nullptr, request, headers);
   ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
   EXPECT_FALSE(request.trace.started());
   EXPECT_EQ(request.trace.traceparent(), "");

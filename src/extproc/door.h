@@ -19,6 +19,10 @@
 #include "signals/signal_table.h"
 #include "telemetry/metrics.h"
 
+namespace penstock::telemetry {
+class Tracer;
+}
+
 namespace penstock::extproc {
 
 inline constexpr std::string_view kProcessPath = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
@@ -48,6 +52,7 @@ struct DoorOptions {
   int64_t streams = 100000;                          // open at once; beyond: 503
   Duration body_timeout = std::chrono::seconds(60);  // longest silence before a request is complete; then 408
   uint64_t seed = 0;                                 // of decisions; 0: from the system
+  telemetry::Tracer* tracer = nullptr;               // outlives the door; nullptr: no traces
 };
 
 // The pool that is picked from. All pointers outlive the Door.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "assembly/pool_pages.h"
+#include "assembly/tracing_setup.h"
 #include "base/strings.h"
 #include "io/run_on.h"
 #include "telemetry/log.h"
@@ -15,6 +16,9 @@
 namespace penstock::extproc {
 
 namespace {
+
+// For the spans of the last requests, when the process ends.
+constexpr Duration kTraceFlush = std::chrono::seconds(3);
 
 io::HttpServerOptions server_options(const EppOptions& options) {
   io::HttpServerOptions server;
@@ -46,6 +50,18 @@ Status EppRuntime::load_manifests(const std::string& path, config::Manifests& ou
   if (!loaded.ok()) return std::move(loaded).error();
   out = std::move(*loaded);
   for (const std::string& warning : out.warnings) telemetry::log_warn(warning);
+  return {};
+}
+
+// The reference's defaults: its service name, and the console where nothing names an exporter.
+Status EppRuntime::start_tracing(const EppOptions& options) {
+  if (!options.tracing) return {};
+  telemetry::TracingOptions defaults;
+  defaults.exporter = telemetry::TracingOptions::Exporter::kConsole;
+  defaults.service_name = "llm-d-epp";
+  auto tracer = assembly::start_tracing(options.telemetry.tracing, std::move(defaults), clock_, metrics_);
+  if (!tracer.ok()) return std::move(tracer).error();
+  tracer_ = *std::move(tracer);
   return {};
 }
 
@@ -86,6 +102,8 @@ Result<std::unique_ptr<EppRuntime>> EppRuntime::create(EppOptions options) {
   door_pool.members = &runtime->pool().members();
   door_pool.signals = runtime->signals_.get();
   door_pool.freshness_budget = runtime->pool().freshness_budget();
+  if (Status status = runtime->start_tracing(options); !status.ok()) return status.error();
+  options.door.tracer = runtime->tracer_.get();
   runtime->door_ = std::make_unique<Door>(*runtime->loops_, runtime->metrics_, runtime->clock_,
                                           runtime->access_log_.get(), options.door, door_pool);
   io::GrpcOptions grpc;
@@ -254,6 +272,7 @@ void EppRuntime::stop(Duration drain) {
   door_.reset();
   pools_.clear();
   access_log_.reset();
+  if (tracer_) tracer_->shutdown(kTraceFlush);
   loops_.reset();
 }
 

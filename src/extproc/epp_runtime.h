@@ -16,6 +16,7 @@
 #include "io/http_server.h"
 #include "io/loop.h"
 #include "telemetry/metrics.h"
+#include "telemetry/tracer.h"
 
 namespace penstock::extproc {
 
@@ -26,6 +27,7 @@ struct EppOptions {
   DoorOptions door;
   int64_t loops = 0;  // 0: one per core
   config::TelemetrySettings telemetry;
+  bool tracing = true;  // off: whatever settings and environment say
   config::ListenerLimits limits;
 
   std::string grpc_address = ":9002";
@@ -82,6 +84,7 @@ class EppRuntime {
   EppRuntime() = default;
   Status load_manifests(const std::string& path, config::Manifests& out) const;
   static Result<assembly::PoolSpec> pool_spec(const EppOptions& options, const config::Manifests& manifests);
+  Status start_tracing(const EppOptions& options);
   Status listen();
   void update_health();
   int64_t certificate_stamp() const;
@@ -97,6 +100,7 @@ class EppRuntime {
   std::unique_ptr<signals::PoolMetrics> pool_metrics_;
   std::unique_ptr<director::RequestMetrics> request_metrics_;
   std::unique_ptr<director::AccessLog> access_log_;
+  std::unique_ptr<telemetry::Tracer> tracer_;                  // nullptr: tracing is off
   std::vector<std::unique_ptr<assembly::PoolRuntime>> pools_;  // one
   std::unique_ptr<Door> door_;
   std::shared_ptr<io::GrpcRouter> router_;

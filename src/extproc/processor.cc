@@ -6,6 +6,7 @@
 #include "base/strings.h"
 #include "director/fields.h"
 #include "director/passive_health.h"
+#include "director/tracing.h"
 #include "protocol/errors.h"
 #include "telemetry/log.h"
 
@@ -193,6 +194,7 @@ Processor::Next Processor::request_headers(const Incoming& in, Answers& answers)
     return fail(io::GrpcCode::kInvalidArgument, "request headers are no valid HttpHeaders");
   }
   read_fields();
+  director::begin_trace(core_.options.tracer, watching_->request, d.fields);
   note_subset(in.metadata);
   if (too_large) {
     return refuse(Error{ErrorCode::kHeadersTooLarge,
@@ -410,12 +412,20 @@ void Processor::header_changes(bool whole_body) {
   if (whole_body && size != 0 && (rewritten || request_mode_ == BodyMode::kFullDuplexStreamed)) {
     d.set.push_back({"content-length", decimal(size, d.length_digits)});
   }
+  const telemetry::RequestTrace& trace = request.trace;
+  if (trace.started()) {
+    d.set.push_back({"traceparent", trace.traceparent()});
+    if (!trace.tracestate().empty()) d.set.push_back({"tracestate", trace.tracestate()});
+  }
   if (made_id_) d.set.push_back({"x-request-id", request_id_});
   for (const HeaderField& field : d.fields) {
     // A compressed answer could not be read, and no name restored in it.
     const bool hides_answer = field.name == "accept-encoding" && request.restore_model;
-    if (!hides_answer && (!director::is_control_field(field.name) || field.name == kDestination ||
-                          field.name == kRouteModel)) {
+    // Of a traceparent that could not be read.
+    const bool stale_state = field.name == "tracestate" && trace.started() && trace.tracestate().empty();
+    if (!hides_answer && !stale_state &&
+        (!director::is_control_field(field.name) || field.name == kDestination ||
+         field.name == kRouteModel)) {
       continue;
     }
     if (std::find(d.remove.begin(), d.remove.end(), field.name) == d.remove.end()) {
