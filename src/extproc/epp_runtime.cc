@@ -238,9 +238,10 @@ void EppRuntime::tick() {
   }
   // What large bodies left behind goes back once nothing has come for a while: first to the heap, then from
   // it.
-  const uint64_t streams = door_->stats().streams;
-  if (streams != streams_seen_) {
-    streams_seen_ = streams;
+  const Door::Stats stats = door_->stats();
+  const uint64_t seen = stats.streams * 2 - static_cast<uint64_t>(stats.open_streams);
+  if (seen != streams_seen_) {
+    streams_seen_ = seen;
     idle_ticks_ = 0;
     return;
   }

@@ -111,8 +111,8 @@ class EppRuntime {
   std::unique_ptr<io::HttpServer> health_server_;
   std::shared_ptr<io::TlsServerContext> tls_;
   int64_t certificate_stamp_ = 0;  // of the files in use
-  uint64_t streams_seen_ = 0;      // at the last tick
-  int idle_ticks_ = 3;             // without a new stream
+  uint64_t streams_seen_ = 0;      // opened and ended, at the last tick
+  int idle_ticks_ = 3;             // without either
   std::string bound_grpc_;
   std::string bound_health_;
   std::atomic<bool> listening_{false};
