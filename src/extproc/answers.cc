@@ -272,6 +272,35 @@ void Answers::trailers(Side side) {
   one_piece(side == Side::kRequest ? std::string_view("\x2a\x00", 2) : std::string_view("\x32\x00", 2));
 }
 
+void Answers::add_metadata(std::span<const Number> numbers) {
+  if (numbers.empty() || ends_.empty()) return;
+  size_t bytes = kAroundMessage;
+  for (const Number& number : numbers) bytes += number.ns.size() + number.name.size() + 2 * kPerEntry;
+  BackWriter out(arena_, bytes);
+  for (size_t i = numbers.size(); i-- > 0;) {
+    // Each namespace once, where it comes first: of equal keys of a map only the last would count.
+    bool first = true;
+    for (size_t j = 0; j < i; ++j) first = first && numbers[j].ns != numbers[i].ns;
+    if (!first) continue;
+    const size_t entry = out.mark();
+    for (size_t j = numbers.size(); j-- > i;) {
+      if (numbers[j].ns != numbers[i].ns) continue;
+      const size_t field = out.mark();
+      out.fixed64(2, numbers[j].value);  // Value.number_value
+      out.field(2, field);
+      out.text(1, numbers[j].name);
+      out.field(1, field);
+    }
+    out.field(5, entry);  // Value.struct_value
+    out.field(2, entry);
+    out.text(1, numbers[i].ns);
+    out.field(1, entry);
+  }
+  out.field(8, 0);  // ProcessingResponse.dynamic_metadata: fields may come in any order
+  pieces_.push_back(out.view());
+  ends_.back() = static_cast<uint32_t>(pieces_.size());
+}
+
 void Answers::immediate(const Immediate& response) {
   BackWriter out(arena_, bound(HeaderChanges{response.headers, {}}) + response.body.size() + kAroundMessage);
   if (!response.body.empty()) out.text(3, response.body);

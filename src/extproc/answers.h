@@ -61,6 +61,13 @@ class Answers {
   size_t streamed_body(Side side, std::span<const std::string_view> pieces, size_t piece_bytes,
                        bool end_of_stream);
   void trailers(Side side);
+  // dynamic_metadata of the last message, which has none yet: {ns: {name: value}}.
+  struct Number {
+    std::string_view ns;
+    std::string_view name;
+    double value = 0;
+  };
+  void add_metadata(std::span<const Number> numbers);
 
   void immediate(const Immediate& response);
 

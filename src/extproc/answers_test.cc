@@ -169,5 +169,19 @@ TEST(Answers, EachBodyMessageOfTheOlderModesHasOneAnswer) {
   EXPECT_FALSE(headers.response_headers().response().clear_route_cache());
 }
 
+TEST(Answers, NumbersForTheDataPlaneGoWithTheLastMessage) {
+  Answers answers;
+  answers.streamed_body(Side::kResponse, {}, 62000, true);
+  const Answers::Number numbers[] = {{"envoy.lb", "cost", 1.5}, {"other", "x", 2}, {"envoy.lb", "tokens", 7}};
+  answers.add_metadata(numbers);
+  const pb::ProcessingResponse response = parse(bytes_of(answers)[0]);
+  EXPECT_TRUE(response.response_body().response().body_mutation().streamed_response().end_of_stream());
+  const auto& metadata = response.dynamic_metadata().fields();
+  EXPECT_EQ(metadata.size(), 2U);
+  EXPECT_EQ(metadata.at("envoy.lb").struct_value().fields().at("cost").number_value(), 1.5);
+  EXPECT_EQ(metadata.at("envoy.lb").struct_value().fields().at("tokens").number_value(), 7);
+  EXPECT_EQ(metadata.at("other").struct_value().fields().at("x").number_value(), 2);
+}
+
 }  // namespace
 }  // namespace penstock::extproc

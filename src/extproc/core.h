@@ -167,6 +167,10 @@ struct LoopPart {
   // Scratch of one message.
   std::vector<HeaderField> fields;
   std::vector<std::string_view> pieces;
+  std::vector<HeaderEdits::Edit> edits;
+  std::vector<HeaderField> set;
+  std::vector<std::string_view> remove;
+  std::vector<Answers::Number> numbers;
 };
 
 }  // namespace penstock::extproc

@@ -34,6 +34,22 @@ std::string_view decimal(uint64_t value, std::span<char> out) {
   return {out.data(), static_cast<size_t>(end.ptr - out.data())};
 }
 
+// What plugins want changed. A value that a data plane would refuse, copied from a client perhaps, is left
+// out.
+void apply_edits(std::span<const HeaderEdits::Edit> edits, std::vector<HeaderField>& set,
+                 std::vector<std::string_view>& remove) {
+  for (const HeaderEdits::Edit& edit : edits) {
+    std::erase(remove, edit.name);
+    std::erase_if(set, [&](const HeaderField& field) { return field.name == edit.name; });
+    if (edit.remove) {
+      remove.push_back(edit.name);
+    } else if (std::none_of(edit.value.begin(), edit.value.end(),
+                            [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; })) {
+      set.push_back({edit.name, edit.value});
+    }
+  }
+}
+
 int status_of(std::string_view text) {
   int status = 0;
   const auto end = std::from_chars(text.data(), text.data() + text.size(), status);
@@ -432,14 +448,7 @@ void Processor::header_changes(bool whole_body) {
       d.remove.push_back(field.name);
     }
   }
-  for (const HeaderEdits::Edit& edit : request.request_edits) {
-    std::erase(d.remove, edit.name);
-    if (!edit.remove) {
-      d.set.push_back({edit.name, edit.value});
-    } else if (find_header(d.fields, edit.name)) {
-      d.remove.push_back(edit.name);
-    }
-  }
+  apply_edits(request.request_edits, d.set, d.remove);
 }
 
 void Processor::answer_choice(Answers& answers, bool whole_body) {
@@ -487,7 +496,8 @@ bool Processor::leaves() const {
       return true;
     case extproc::ResponsePhase::kAuto:
       return request.policy->load_estimator == nullptr && !request.policy->flow_control &&
-             !core_.options.outlier_detection && !request.restore_model && !core_.options.response_metrics;
+             !core_.options.outlier_detection && !request.restore_model && !core_.options.response_metrics &&
+             request.policy->response_hooks.empty() && request.response_edits.empty();
   }
   return false;
 }
@@ -562,13 +572,24 @@ bool Processor::is_local_reply(std::string_view message, int status) const {
   return !upstream || value_text(*upstream).value_or("").empty();
 }
 
-void Processor::note_served(const Incoming& in) {
-  const auto value = find_metadata(in.metadata, "envoy.lb", "x-gateway-destination-endpoint-served");
-  if (!value) return;
-  const std::string_view served = value_text(*value).value_or("");
-  if (!served.empty() && served != watching_->request.record.winner_host_port) {
-    core_.metrics.served_elsewhere.add();
+director::Observer::Served Processor::served(const Incoming& in) const {
+  constexpr std::string_view kNamespace = "envoy.lb";
+  director::Observer::Served served;
+  served.has_lb_metadata = has_metadata(in.metadata, kNamespace);
+  if (!served.has_lb_metadata) return served;
+  const auto value = find_metadata(in.metadata, kNamespace, "x-gateway-destination-endpoint-served");
+  if (value) served.endpoint = value_text(*value);
+  return served;
+}
+
+void Processor::add_metadata(Answers& answers) {
+  if (!observed_) return;
+  std::vector<Answers::Number>& numbers = part_.numbers;
+  numbers.clear();
+  for (const director::Observer::Metadata& number : watching_->observer.metadata()) {
+    numbers.push_back({number.ns, number.name, number.value});
   }
+  answers.add_metadata(numbers);
 }
 
 Processor::Next Processor::response_headers(const Incoming& in, std::string_view message, Answers& answers) {
@@ -590,9 +611,10 @@ Processor::Next Processor::response_headers(const Incoming& in, std::string_view
     if (ascii_iequals(field.name, "content-type")) type = field.value;
     if (ascii_iequals(field.name, "content-encoding")) encoding = field.value;
   }
-  std::vector<HeaderField> set{{"x-went-into-resp-headers", "true"}};
-  std::array<std::string_view, kBodyFields.size()> remove;
-  size_t removed = 0;
+  std::vector<HeaderField>& set = part_.set;
+  std::vector<std::string_view>& remove = part_.remove;
+  set.assign(1, {"x-went-into-resp-headers", "true"});
+  remove.clear();
   if (!decided) {
     // The data plane answered before it had the whole request, or shows responses only.
     if (has_request_) {
@@ -600,21 +622,20 @@ Processor::Next Processor::response_headers(const Incoming& in, std::string_view
       end(status_, "envoy_reply", nullptr);
     }
   } else {
-    note_served(in);
+    const director::Observer::Served by = served(in);
+    if (by.endpoint && !by.endpoint->empty() && *by.endpoint != watching_->request.record.winner_host_port) {
+      core_.metrics.served_elsewhere.add();
+    }
     if (is_local_reply(message, status_)) {
       std::array<char, 8> digits;
       core_.metrics.local_replies.with({decimal(static_cast<uint64_t>(status_), digits)}).add();
       local_reply_ = true;
     } else {
       observed_ = true;
-      director::Observer::Served served;
-      served.has_lb_metadata = has_metadata(in.metadata, "envoy.lb");
-      if (const auto value = find_metadata(in.metadata, "envoy.lb", "x-gateway-destination-endpoint-served"))
-        served.endpoint = value_text(*value);
-      watching_->observer.head(status_, type, encoding, now_, served);
-      std::vector<HeaderEdits::Edit> edits;
-      watching_->observer.append_header_edits(edits);
-      for (const HeaderEdits::Edit& edit : edits) set.push_back({edit.name, edit.value});
+      watching_->observer.head(status_, type, encoding, now_, by);
+      part_.edits.clear();
+      watching_->observer.append_header_edits(part_.edits);
+      apply_edits(part_.edits, set, remove);
       restores_ = watching_->observer.rewrites();
       if (core_.options.outlier_detection) {
         const Endpoint& endpoint = *watching_->request.endpoint;
@@ -626,14 +647,19 @@ Processor::Next Processor::response_headers(const Incoming& in, std::string_view
       }
       if (restores_) {
         for (const std::string_view name : kBodyFields) {
-          if (find_header(fields, name)) remove[removed++] = name;
+          if (find_header(fields, name)) remove.push_back(name);
         }
       }
     }
   }
-  answers.headers(Side::kResponse, {set, std::span(remove).first(removed)});
-  if (end_of_stream) return response_ends();
-  return Next::kRead;
+  answers.headers(Side::kResponse, {set, remove});
+  if (!end_of_stream) return Next::kRead;
+  if (observed_) {
+    part_.pieces.clear();
+    watching_->observer.body_end(part_.pieces);
+    add_metadata(answers);
+  }
+  return response_ends();
 }
 
 Processor::Next Processor::response_ends() {
@@ -672,14 +698,17 @@ Processor::Next Processor::response_body(const Incoming& in, Answers& answers) {
     body.pieces = pieces;
     answers.body(Side::kResponse, body);
   }
-  return last ? response_ends() : Next::kRead;
+  if (!last) return Next::kRead;
+  add_metadata(answers);
+  return response_ends();
 }
 
 Processor::Next Processor::response_trailers(Answers& answers) {
   if (response_ == ResponsePhase::kNone) {
     return fail(io::GrpcCode::kInvalidArgument, "response trailers came before the headers");
   }
-  if (response_ == ResponsePhase::kBody && observed_) {
+  const bool open = response_ == ResponsePhase::kBody;
+  if (open && observed_) {
     std::vector<std::string_view>& pieces = part_.pieces;
     pieces.clear();
     watching_->observer.body_end(pieces);
@@ -689,6 +718,7 @@ Processor::Next Processor::response_trailers(Answers& answers) {
     }
   }
   answers.trailers(Side::kResponse);
+  if (open) add_metadata(answers);
   return response_ends();
 }
 

@@ -84,7 +84,9 @@ class Processor {
   Next response_ends();
   bool leaves() const;
   bool is_local_reply(std::string_view message, int status) const;
-  void note_served(const Incoming& in);
+  director::Observer::Served served(const Incoming& in) const;
+  // What plugins tell the data plane at the end of the answer.
+  void add_metadata(Answers& answers);
   // Closes the accounts; once.
   void end(int status, std::string_view reason, const Error* error, uint64_t own_bytes = 0);
   void release_deciding();

@@ -635,6 +635,59 @@ TEST_F(ProcessorTest, WhoServedIsToldByTheDataPlane) {
   EXPECT_EQ(bench.core->metrics.served_elsewhere.value(), 1U);
 }
 
+// Writes into requests and answers.
+class Marker final : public PreRequest, public ResponseHook {
+ public:
+  Status pre_request(SchedulingContext& ctx, const SchedulingResult&) const override {
+    ctx.edits->set_request("x-prefiller-host-port", "10.0.0.2:8000");
+    ctx.edits->set_request("x-broken", "a\r\nb");
+    ctx.edits->remove_request("x-user-data");
+    ctx.edits->set_response("x-session-token", "abc");
+    return {};
+  }
+  void on_response(const ResponseEvent& event, ResponseEdits& edits) const override {
+    if (event.kind == ResponseEvent::Kind::kHead) {
+      edits.set_header("x-served", event.served_endpoint ? *event.served_endpoint : "unknown");
+    } else if (event.kind == ResponseEvent::Kind::kEnd) {
+      edits.set_metadata("envoy.lb", "tokens", static_cast<double>(event.completion_tokens));
+    }
+  }
+};
+
+TEST_F(ProcessorTest, WhatPluginsSayGoesIntoHeadersAndMetadata) {
+  auto* marker = bench.policy.add<Marker>("marker");
+  bench.policy.policy->pre_request.push_back(marker);
+  bench.policy.policy->response_hooks.push_back(marker);
+  bench.options.response_phase = ResponsePhase::kAuto;
+  bench.options.response_metrics = false;
+  bench.policy.policy->load_estimator = nullptr;
+  bench.add_endpoints(1);
+  Stream stream(bench);
+  Fields fields = post_fields();
+  fields.push_back({"x-prefiller-host-port", "evil:1"});
+  fields.push_back({"x-user-data", "x"});
+  auto answers = post(stream, kBody, fields);
+  EXPECT_EQ(stream.next, Next::kRead) << "a hook needs the answer";
+  const auto set = set_headers(header_mutation(answers[0]));
+  EXPECT_EQ(set.at("x-prefiller-host-port"), "10.0.0.2:8000");
+  EXPECT_FALSE(set.contains("x-broken"));
+  EXPECT_THAT(removed(header_mutation(answers[0])), ElementsAre("x-user-data"));
+  answers = stream.send(response_headers(engine_fields()));
+  const auto response = set_headers(answers[0].response_headers().response().header_mutation());
+  EXPECT_EQ(response.at("x-session-token"), "abc");
+  EXPECT_EQ(response.at("x-served"), "unknown");
+  answers = stream.send(response_body(R"({"usage":{"completion_tokens":3}})", true));
+  EXPECT_EQ(answers.back()
+                .dynamic_metadata()
+                .fields()
+                .at("envoy.lb")
+                .struct_value()
+                .fields()
+                .at("tokens")
+                .number_value(),
+            3);
+}
+
 // --- thrift ---
 
 TEST_F(ProcessorTest, LeavingTheResponsePhaseTurnsTheReservationIntoACredit) {
