@@ -47,9 +47,10 @@ test-e2e: setup venv
 	cmake --build --preset release -j $(JOBS) --target penstock extproc_generator
 	$(VENV)/bin/python -m pytest -q --timeout 120 tests/e2e
 
-# What takes long: two real vLLM engines on CPU behind the gateway (6 GB to install), and ten minutes of
+# What takes long: h2spec, two real vLLM engines on CPU behind the gateway (6 GB to install), and ten minutes of
 # each fuzz target.
 test-long: setup venv build
+	tools/h2spec
 	tools/vllm-tests
 	tools/fuzz 600
 

@@ -107,12 +107,22 @@ struct Http2Core::Callbacks {
     if (hd->type != NGHTTP2_CONTINUATION) self.header_block_open_ = false;
     if (!self.spend(hd->type, static_cast<uint32_t>(hd->length)))
       self.give_up(Fault::kControlFlood, NGHTTP2_ENHANCE_YOUR_CALM);
+    if (hd->type == NGHTTP2_HEADERS && self.is_server_ && hd->stream_id >= self.skipped_from_ &&
+        hd->stream_id <= self.skipped_to_)
+      self.give_up(Fault::kProtocol, NGHTTP2_PROTOCOL_ERROR);
     return verdict(self);
   }
 
   static int begin_headers(nghttp2_session*, const nghttp2_frame* frame, void* user) {
     Http2Core& self = core(user);
     self.header_block_open_ = true;
+    if (frame->headers.cat == NGHTTP2_HCAT_REQUEST) {
+      if (frame->hd.stream_id > self.newest_ + 2) {
+        self.skipped_from_ = self.newest_ + 1;
+        self.skipped_to_ = frame->hd.stream_id - 1;
+      }
+      self.newest_ = frame->hd.stream_id;
+    }
     self.reading_headers_ = self.on_headers_begin(*frame);
     return 0;
   }
@@ -272,24 +282,28 @@ struct Http2Core::Callbacks {
     return callbacks;
   }
 
-  static const nghttp2_option* options() {
-    static const nghttp2_option* const option = [] {
+  // `remember`: streams that have ended are kept, as many as may be open, so that frames on them are told
+  // from others.
+  static const nghttp2_option* options(bool remember) {
+    const auto make = [](bool forgetful) {
       nghttp2_option* made = nullptr;
       if (nghttp2_option_new(&made) != 0) throw std::bad_alloc();
+      nghttp2_option_set_no_closed_streams(made, forgetful ? 1 : 0);
       nghttp2_option_set_no_auto_window_update(made, 1);
-      nghttp2_option_set_no_closed_streams(made, 1);
       // Ours to judge (Http2Core::on_closed): whoever ends a stream after our answer does nothing wrong.
       nghttp2_option_set_stream_reset_rate_limit(made, uint64_t{1} << 62U, uint64_t{1} << 32U);
       nghttp2_option_set_max_continuations(made, 8);
       // Limits::control_burst comes first.
       nghttp2_option_set_max_outbound_ack(made, 20'000);
       return made;
-    }();
-    return option;
+    };
+    static const nghttp2_option* const remembering = make(false);
+    static const nghttp2_option* const forgetting = make(true);
+    return remember ? remembering : forgetting;
   }
 };
 
-Http2Core::Http2Core(Loop& loop, SocketPtr socket, bool server)
+Http2Core::Http2Core(Loop& loop, SocketPtr socket, bool server, bool remember)
     : socket_(std::move(socket)),
       loop_(loop),
       end_of_turn_(
@@ -298,9 +312,10 @@ Http2Core::Http2Core(Loop& loop, SocketPtr socket, bool server)
       is_server_(server) {
   static_assert(kMaxPieces == std::extent_v<decltype(Gather::pieces)>);
   nghttp2_mem memory{nullptr, session_malloc, session_free, session_calloc, session_realloc};
-  const int made =
-      server ? nghttp2_session_server_new3(&session_, Callbacks::get(), this, Callbacks::options(), &memory)
-             : nghttp2_session_client_new3(&session_, Callbacks::get(), this, Callbacks::options(), &memory);
+  const int made = server ? nghttp2_session_server_new3(&session_, Callbacks::get(), this,
+                                                        Callbacks::options(remember), &memory)
+                          : nghttp2_session_client_new3(&session_, Callbacks::get(), this,
+                                                        Callbacks::options(remember), &memory);
   if (made != 0) throw std::bad_alloc();
 }
 

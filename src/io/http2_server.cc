@@ -12,8 +12,9 @@ namespace detail {
 
 namespace {
 
-constexpr uint32_t kExchangesKept = 4096;  // of one loop, for the next streams
-constexpr size_t kHardHeaderFactor = 4;    // a head of this many times the limit isn't worth a 431
+constexpr uint32_t kRememberedStreams = 4096;  // more would take too much memory
+constexpr uint32_t kExchangesKept = 4096;      // of one loop, for the next streams
+constexpr size_t kHardHeaderFactor = 4;        // a head of this many times the limit isn't worth a 431
 
 // Counters with one writer.
 template <typename T>
@@ -280,7 +281,8 @@ void Http2Exchange::recycle() {
 
 Http2ServerConnection::Http2ServerConnection(ServerConnection& from)
     : ServerConnection(from),
-      Http2Core(home_.loop, std::move(ServerConnection::socket_), true),
+      Http2Core(home_.loop, std::move(ServerConnection::socket_), true,
+                server_->options.http2.max_concurrent_streams <= kRememberedStreams),
       gone_(home_.loop),
       resets_left_(server_->options.http2.reset_burst),
       opened_at_(home_.loop.now()),

@@ -64,7 +64,8 @@ class Http2Core {
     kPingTimeout,
   };
 
-  Http2Core(Loop& loop, SocketPtr socket, bool server);
+  // `remember` ended streams, as many as may be open: late frames on them are then told from wrong ones.
+  Http2Core(Loop& loop, SocketPtr socket, bool server, bool remember);
   Http2Core(const Http2Core&) = delete;
   Http2Core& operator=(const Http2Core&) = delete;
   virtual ~Http2Core();
@@ -187,6 +188,9 @@ class Http2Core {
   TimePoint lingering_since_ = kNever;
   TimePoint ping_sent_ = kNever;
   TimePoint ticked_at_ = kNever;
+  int32_t newest_ = -1;       // stream that the peer has opened
+  int32_t skipped_from_ = 0;  // streams that it left out before that one: closed for good
+  int32_t skipped_to_ = -1;
   int32_t peer_reset_ = 0;  // stream of the RST_STREAM being handled
   bool is_server_;
   bool inside_ = false;    // the session is being fed
