@@ -1,4 +1,4 @@
-"""Traces of `penstock serve`: what arrives at a collector, and what goes on to the engine."""
+"""Traces of `penstock serve` and `epp`: what arrives at a collector, and what goes on to the engine."""
 import http.server
 import json
 import secrets
@@ -8,6 +8,7 @@ import pytest
 
 from harness import eventually
 from otlp_collector import Collector
+from test_picker_streams import answer_response, pick
 
 CHAT = "/v1/chat/completions"
 
@@ -171,3 +172,27 @@ def test_the_console_exporter_writes_a_line_a_span(start, engine):
         return [line for line in gateway.program.log_text().splitlines() if line.startswith('{"Name":"gateway.request"')]
     line = json.loads(eventually(lines, what="a span on standard output")[0])
     assert line["SpanKind"] == "server" and line["Service"] == "penstock"
+
+
+def test_the_picker_joins_the_callers_trace_and_envoy_is_told_to_pass_its_span_on(start, tmp_path, collector):
+    engines = start.engines(1)
+    document = tmp_path / "picker.yaml"
+    document.write_text(json.dumps({"telemetry": {"tracing": {
+        "exporter": "otlp", "protocol": "http/protobuf", "endpoint": collector.url}}}))
+    picker = start.picker(engines.ports, "--settings", document, "--tracing=true")
+    trace_id, parent_id = secrets.token_hex(16), secrets.token_hex(8)
+    with picker.connect() as connection:
+        stream = connection.open()
+        headers, _ = pick(stream, traceparent=f"00-{trace_id}-{parent_id}-01", tracestate="vendor=x")
+        answer_response(stream)
+        stream.cancel()
+    # Envoy's reset does not say how the request ended, and the last bytes of the answer do: the span is whole.
+    spans = {span["name"]: span for span in eventually(lambda: collector.trace(trace_id), 20, "the trace")}
+    root = spans["gateway.request"]
+    assert headers.header("traceparent") == f"00-{trace_id}-{root['span_id']}-01"
+    assert headers.header("tracestate") == "vendor=x"
+    assert root["parent_id"] == parent_id
+    assert not root["failed"], root["error"]
+    assert root["resource"]["service.name"] == "llm-d-epp"
+    assert root["attributes"]["http.response.status_code"] == 200
+    assert spans["pick_endpoints"]["attributes"]["llm_d.epp.picker.candidate_endpoints"] == 1
