@@ -27,8 +27,8 @@ void Arena::reset(size_t keep_bytes) {
     blocks_.pop_back();
   }
   current_ = 0;
-  next_ = nullptr;
-  end_ = nullptr;
+  next_ = blocks_.empty() ? nullptr : blocks_.front().data.get();
+  end_ = blocks_.empty() ? nullptr : next_ + blocks_.front().size;
 }
 
 }  // namespace penstock

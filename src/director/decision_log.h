@@ -73,6 +73,10 @@ class DecisionLog {
     mutable std::mutex mutex;
     uint64_t next_sequence = 1;
     std::vector<std::unique_ptr<Entry>> ring;  // filled on first use
+    Entry* at(uint64_t number, size_t per_shard) {
+      const size_t index = number % per_shard;
+      return index < ring.size() ? ring[index].get() : nullptr;
+    }
   };
 
   // The entries (of one request), newest first.

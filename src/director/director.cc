@@ -391,17 +391,18 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   }
   request.request_edits = {};
   request.response_edits = {};
+  // What lies between two of the steps that are timed is less than their histograms tell apart: each begins
+  // when the one before ended.
+  TimePoint lap = now;
   const auto produce = [&](DataProducer::Stage stage) {
-    TimePoint last = kNever;
     for (size_t i = 0; i < policy.producers.size(); ++i) {
       const DataProducer* producer = policy.producers[i];
       if (producer->stage() != stage) continue;
-      if (!explain && last == kNever) last = clock_.now();
       Status status = producer->produce(ctx);
       if (!explain) {
         const TimePoint ended = clock_.now();
-        producer_seconds_[i]->observe(to_seconds(ended - last));
-        last = ended;
+        producer_seconds_[i]->observe(to_seconds(ended - lap));
+        lap = ended;
       }
       if (!status.ok()) {
         record.fallback = FallbackState::kProducerFailed;
@@ -443,11 +444,11 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
       return Error{denial.code, "request cannot be admitted: " + denial.message, denial.dropped_reason};
     }
   }
+  if (!policy.admitters.empty()) lap = clock_.now();
 
-  const TimePoint schedule_started = clock_.now();
   Result<SchedulingResult> scheduled = policy.scheduler->run(ctx, record);
   const TimePoint schedule_ended = clock_.now();
-  if (!explain) pool_.metrics.scheduler_seconds.observe(to_seconds(schedule_ended - schedule_started));
+  if (!explain) pool_.metrics.scheduler_seconds.observe(to_seconds(schedule_ended - lap));
   if (!scheduled.ok()) {
     if (!explain) {
       pool_.metrics.attempts.with({"failure", pool_.metrics.models.admit(inference.target_model), "", "", ""})
@@ -547,7 +548,7 @@ Status Director::reserve_and_tell(Request& request, SchedulingContext& ctx, cons
   std::string failures;
   size_t failed = 0;
   std::optional<Error> single;
-  TimePoint last = policy.pre_request.empty() ? kNever : clock_.now();
+  TimePoint last = request.record.endpoint_chosen_at;
   for (size_t i = 0; i < policy.pre_request.size(); ++i) {
     const PreRequest* plugin = policy.pre_request[i];
     Status status = plugin->pre_request(ctx, result);

@@ -1,6 +1,7 @@
 #include "director/fields.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace penstock::director {
@@ -40,7 +41,8 @@ void hex_of(uint32_t value, char* out) {
   x = (x | x << 4U) & 0x0F0F0F0F0F0F0F0FULL;
   const uint64_t above_nine = ((x + 0x0606060606060606ULL) >> 4U) & 0x0101010101010101ULL;
   x += 0x3030303030303030ULL + above_nine * ('a' - '0' - 10);
-  for (size_t i = 0; i < 8; ++i) out[i] = static_cast<char>(x >> (56U - 8U * i));
+  if constexpr (std::endian::native == std::endian::little) x = __builtin_bswap64(x);
+  std::memcpy(out, &x, 8);
 }
 
 }  // namespace

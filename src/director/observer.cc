@@ -37,8 +37,8 @@ void Observer::tell(ResponseEvent::Kind kind, TimePoint now, bool natural_end, c
   event.natural_end = natural_end;
   event.has_lb_metadata = served.has_lb_metadata;
   event.served_endpoint = served.endpoint;
-  if (kind == ResponseEvent::Kind::kEnd && reader_ && reader_->usage() != nullptr) {
-    const protocol::Usage& usage = *reader_->usage();
+  if (kind == ResponseEvent::Kind::kEnd && reads_ && reader_.usage() != nullptr) {
+    const protocol::Usage& usage = *reader_.usage();
     event.has_usage = true;
     event.prompt_tokens = usage.prompt_tokens;
     event.completion_tokens = usage.completion_tokens;
@@ -59,7 +59,7 @@ void Observer::start(Pool& pool, Request& request, AccessLog* access_log, size_t
   request_ = &request;
   access_log_ = access_log;
   loop_ = loop;
-  reader_.reset();
+  reads_ = false;
   status_ = 0;
   takes_events_ = false;
   bytes_out_ = 0;
@@ -85,26 +85,27 @@ void Observer::head(int status, std::string_view content_type, std::string_view 
     options.served_model = request.inference.target_model;
     options.client_model = request.inference.incoming_model;
   }
-  reader_.emplace(options);
-  reader_->begin(status, content_type, content_encoding);
+  reads_ = true;
+  reader_.start(options);
+  reader_.begin(status, content_type, content_encoding);
   takes_events_ =
-      reader_->is_event_stream() && (content_encoding.empty() || ascii_iequals(content_encoding, "identity"));
+      reader_.is_event_stream() && (content_encoding.empty() || ascii_iequals(content_encoding, "identity"));
   tell(ResponseEvent::Kind::kHead, now, false, served);
 }
 
 void Observer::piece(std::string_view piece, TimePoint now, std::vector<std::string_view>& out) {
   if (bytes_out_ == 0 && !piece.empty() && request_->tokens_until_first_byte) request_->load.release_tokens();
   bytes_out_ += piece.size();
-  if (!reader_) {
+  if (!reads_) {
     out.push_back(piece);
     if (first_token_at_ == kNever && !piece.empty()) note_first_token(now);
     return;
   }
-  reader_->feed(piece, out);
+  reader_.feed(piece, out);
   // Streams may begin with events that carry no output.
   if (first_token_at_ == kNever) {
-    if (!reader_->is_event_stream() ? !piece.empty() : reader_->first_token_seen()) note_first_token(now);
-  } else if (reader_->is_event_stream() && request_->series != nullptr) {
+    if (!reader_.is_event_stream() ? !piece.empty() : reader_.first_token_seen()) note_first_token(now);
+  } else if (reader_.is_event_stream() && request_->series != nullptr) {
     request_->series->itl->observe(to_seconds(now - last_piece_at_));
   }
   last_piece_at_ = now;
@@ -118,7 +119,7 @@ void Observer::note_first_token(TimePoint now) {
 }
 
 void Observer::body_end(std::vector<std::string_view>& out) {
-  if (reader_) reader_->finish(out);
+  if (reads_) reader_.finish(out);
   if (hooks_ended_) return;
   hooks_ended_ = true;
   tell(ResponseEvent::Kind::kEnd, last_piece_at_, true, {});
@@ -140,8 +141,8 @@ void Observer::end(const End& end, TimePoint now) {
   outcome.attempts = end.attempts;
   outcome.first_token_at = first_token_at_;
   outcome.ended_at = now;
-  if (reader_ && reader_->usage() != nullptr) {
-    const protocol::Usage& usage = *reader_->usage();
+  if (reads_ && reader_.usage() != nullptr) {
+    const protocol::Usage& usage = *reader_.usage();
     outcome.prompt_tokens = usage.prompt_tokens;
     outcome.output_tokens = usage.completion_tokens;
     outcome.cached_tokens = usage.cached_tokens.value_or(0);
@@ -165,7 +166,7 @@ void Observer::end(const End& end, TimePoint now) {
     line.outcome = &outcome;
     access_log_->append(loop_, end.wall, line);
   }
-  reader_.reset();
+  reads_ = false;
   end_trace(request, request.inference.method, request.inference.path, outcome, end.error);
 }
 
@@ -197,11 +198,11 @@ void Observer::count(const End& end, TimePoint now) {
   const double total = to_seconds(now - request.record.arrived_at);
   if (total > 0) series->duration->observe(total);
   series->response_bytes->observe(static_cast<double>(bytes_out_));
-  const bool streaming = reader_ && reader_->is_event_stream();
+  const bool streaming = reads_ && reader_.is_event_stream();
   const double ttft = to_seconds(first_token_at_ - request.record.arrived_at);
   if (first_token_at_ != kNever) (streaming ? series->ttft_streaming : series->ttft_unary)->observe(ttft);
-  if (!reader_ || reader_->usage() == nullptr) return;
-  const protocol::Usage& usage = *reader_->usage();
+  if (!reads_ || reader_.usage() == nullptr) return;
+  const protocol::Usage& usage = *reader_.usage();
   if (usage.prompt_tokens > 0) series->input_tokens->observe(static_cast<double>(usage.prompt_tokens));
   if (usage.cached_tokens) series->cached_tokens->observe(static_cast<double>(*usage.cached_tokens));
   if (usage.completion_tokens > 0) {

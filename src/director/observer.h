@@ -44,8 +44,8 @@ class Observer {
   };
   std::span<const Metadata> metadata() const { return metadata_; }
   // True when bytes may be changed or held back: the answer then has no content-length of its own.
-  bool rewrites() const { return reader_ && reader_->rewrites(); }
-  bool is_event_stream() const { return reader_ && reader_->is_event_stream(); }
+  bool rewrites() const { return reads_ && reader_.rewrites(); }
+  bool is_event_stream() const { return reads_ && reader_.is_event_stream(); }
   // An event stream in clear: an event of ours may be put at its end.
   bool takes_events() const { return takes_events_; }
 
@@ -79,7 +79,8 @@ class Observer {
   Request* request_ = nullptr;
   AccessLog* access_log_ = nullptr;
   size_t loop_ = 0;
-  std::optional<protocol::ResponseReader> reader_;
+  protocol::ResponseReader reader_;
+  bool reads_ = false;  // the answer goes through the reader
   int status_ = 0;
   bool takes_events_ = false;
   uint64_t bytes_out_ = 0;

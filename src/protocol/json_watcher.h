@@ -40,10 +40,16 @@ class JsonWatcher {
     ~Events() = default;
   };
 
-  // Model literals whose content is longer than `max_model_bytes` are given up; 0: none are reported.
-  // Objects longer than `max_usage_bytes` are not reported.
-  JsonWatcher(Events& events, size_t max_model_bytes, size_t max_usage_bytes)
-      : events_(events), max_model_bytes_(max_model_bytes), max_usage_bytes_(max_usage_bytes) {}
+  explicit JsonWatcher(Events& events) : events_(events) {}
+
+  // For another answer. What was begun is given up. Model literals whose content is longer than
+  // `max_model_bytes` are given up; 0: none are reported. Objects longer than `max_usage_bytes` are not
+  // reported.
+  void start(size_t max_model_bytes, size_t max_usage_bytes) {
+    max_model_bytes_ = max_model_bytes;
+    max_usage_bytes_ = max_usage_bytes;
+    reset();
+  }
 
   void feed(const char* p, const char* end);
   // A line ended, which is a blank to JSON: a number or literal ends, an open string is a broken document.
@@ -85,8 +91,8 @@ class JsonWatcher {
   void after_value() { state_ = level_ == 0 ? State::kIdle : State::kMember; }
 
   Events& events_;
-  size_t max_model_bytes_;
-  size_t max_usage_bytes_;
+  size_t max_model_bytes_ = 0;
+  size_t max_usage_bytes_ = 0;
   State state_ = State::kIdle;
   Member member_ = Member::kOther;
   int level_ = 0;

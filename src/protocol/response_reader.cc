@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::string_view kDataPrefix = "data:";
 constexpr std::string_view kDone = "[DONE]";
+constexpr size_t kKeptBytes = 4096;              // of each buffer, from one answer to the next
 constexpr size_t kMaxLineBytesKept = 64 * 1024;  // of a split line, until the first token was seen
 
 // The first byte of the value whose key ends before `at`.
@@ -84,6 +85,13 @@ bool may_hold_usage(std::string_view json, ApiKind api) {
   return false;
 }
 
+bool icontains(std::string_view text, std::string_view part) {
+  for (size_t i = 0; i + part.size() <= text.size(); ++i) {
+    if (ascii_lower(text[i]) == part[0] && ascii_iequals(text.substr(i, part.size()), part)) return true;
+  }
+  return false;
+}
+
 std::string_view without_blanks(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r'))
@@ -102,20 +110,11 @@ struct ResponseReader::State final : JsonWatcher::Events {
   enum class Mode : uint8_t { kOff, kJson, kEvents, kGrpc };
   enum class Line : uint8_t { kStart, kData, kBare, kIgnored };
 
-  explicit State(const Options& options)
-      : api(options.api),
-        served(options.served_model),
-        client(options.client_model),
-        wants_rewrite(!served.empty() && !client.empty() && served != client),
-        quoted_client(wants_rewrite ? json_quote(client) : std::string()),
-        watcher(*this, wants_rewrite ? 6 * served.size() : 0, options.max_usage_bytes) {}
-
-  ApiKind api;
-  std::string served;
-  std::string client;
-  bool wants_rewrite;
-  std::string quoted_client;
-  JsonWatcher watcher;
+  ApiKind api = ApiKind::kNone;
+  bool wants_rewrite = false;
+  std::string served;         // set when wants_rewrite
+  std::string quoted_client;  // the same
+  JsonWatcher watcher{*this};
   std::unique_ptr<GrpcResponse> grpc;  // Mode::kGrpc
 
   Mode mode = Mode::kOff;
@@ -142,6 +141,32 @@ struct ResponseReader::State final : JsonWatcher::Events {
   const char* quote = nullptr;  // opening quote of the model literal, if in this piece
   std::string held;             // the part of an unfinished literal that earlier pieces brought
   std::string released;         // what was held and is in `out` now
+
+  void start(const Options& options) {
+    api = options.api;
+    wants_rewrite = !options.served_model.empty() && !options.client_model.empty() &&
+                    options.served_model != options.client_model;
+    if (wants_rewrite) {
+      served.assign(options.served_model);
+      quoted_client.clear();
+      append_json_quoted(quoted_client, options.client_model);
+    }
+    for (std::string* kept : {&head, &line_kept, &held, &released}) {
+      if (kept->capacity() > kKeptBytes) *kept = std::string();
+      kept->clear();
+    }
+    watcher.start(wants_rewrite ? 6 * served.size() : 0, options.max_usage_bytes);
+    grpc.reset();
+    mode = Mode::kOff;
+    event_stream = has_usage = first_token = error = false;
+    usage_so_far = {};
+    events = 0;
+    line = Line::kStart;
+    delimiter = 0;
+    cr_pending = line_too_long = line_was_bare = data_is_split = false;
+    out = nullptr;
+    sent = quote = nullptr;
+  }
 
   bool rewriting() const { return wants_rewrite && mode != Mode::kOff && mode != Mode::kGrpc; }
 
@@ -350,22 +375,26 @@ struct ResponseReader::State final : JsonWatcher::Events {
   }
 };
 
-ResponseReader::ResponseReader(const Options& options) : state_(std::make_unique<State>(options)) {}
+ResponseReader::ResponseReader() : state_(std::make_unique<State>()) {}
 ResponseReader::~ResponseReader() = default;
 
+void ResponseReader::start(const Options& options) {
+  state_->start(options);
+}
+
 void ResponseReader::begin(int, std::string_view content_type, std::string_view content_encoding) {
-  const std::string type = ascii_lower(content_type);
-  state_->event_stream = type.find("text/event-stream") != std::string::npos;
+  state_->event_stream = icontains(content_type, "text/event-stream");
   content_encoding = trim(content_encoding);
   const bool readable = content_encoding.empty() || ascii_iequals(content_encoding, "identity");
   if (!readable) return;
   if (GrpcResponse::reads(state_->api)) {
-    if (!type.starts_with("application/grpc")) return;
+    constexpr std::string_view kType = "application/grpc";
+    if (!ascii_iequals(content_type.substr(0, kType.size()), kType)) return;
     state_->grpc = std::make_unique<GrpcResponse>(state_->api, state_->watcher.max_usage_bytes());
     state_->mode = State::Mode::kGrpc;
   } else if (state_->event_stream) {
     state_->mode = State::Mode::kEvents;
-  } else if (type.find("json") != std::string::npos) {
+  } else if (icontains(content_type, "json")) {
     state_->mode = State::Mode::kJson;
   }
 }

@@ -23,7 +23,8 @@ struct Usage {
 // Reads one answer while it passes, in whatever pieces it comes, and restores the client's model name in
 // it. Never holds back more than an unfinished JSON string or SSE line that may contain the name (bounded;
 // beyond the bound the bytes pass unchanged). A body it can't read passes unchanged: reading never harms
-// the answer. One per request, on the request's loop.
+// the answer. One per request at a time, on the request's loop; start() makes it ready for another, with the
+// memory it has.
 //
 // A model name is restored where it is the value of a "model" member at the top of a JSON value, or of its
 // "response" or "message" object, in unary JSON bodies and in the data of events, however split, spaced or
@@ -39,11 +40,14 @@ class ResponseReader {
     std::string_view client_model;
     size_t max_usage_bytes = 16 * 1024;  // of one `usage` object; larger ones are not read
   };
-  explicit ResponseReader(const Options& options);
+  ResponseReader();
+  explicit ResponseReader(const Options& options) : ResponseReader() { start(options); }
   ~ResponseReader();
   ResponseReader(const ResponseReader&) = delete;
   ResponseReader& operator=(const ResponseReader&) = delete;
 
+  // Another answer. Views given out before are invalid.
+  void start(const Options& options);
   // Once, before the first byte. content_encoding other than "" or "identity" turns reading off.
   void begin(int status, std::string_view content_type, std::string_view content_encoding);
   bool is_event_stream() const;
