@@ -1,6 +1,7 @@
 #include "gateway/exchange.h"
 
 #include "director/tracing.h"
+#include "io/step.h"
 #include "protocol/errors.h"
 
 namespace penstock::gateway {
@@ -34,11 +35,13 @@ Task<void> Exchange::run() {
   }
   PoolPart& pool = *part_.pools[backend_];
   if (!co_await read_body()) co_return;
+  co_await io::InStep(part_.loop, io::Step::kDecide);
   if (!decide(pool)) {
     co_await fail(refusal_);
     co_return;
   }
   start_deadline(upstream_->deadlines.total);
+  co_await io::InStep(part_.loop, io::Step::kForward);
   Next next = Next::kAgain;
   while (next == Next::kAgain) {
     const std::shared_ptr<const Endpoint> endpoint = state_.request.endpoint;

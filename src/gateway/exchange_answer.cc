@@ -2,6 +2,7 @@
 
 #include "director/passive_health.h"
 #include "gateway/framing.h"
+#include "io/step.h"
 #include "protocol/errors.h"
 
 namespace penstock::gateway {
@@ -30,6 +31,7 @@ Task<void> Exchange::stream_back(PoolPart& pool) {
   for (;;) {
     Result<BodyPiece> piece = BodyPiece{};
     if (!head_first || http_.head_written()) {
+      co_await io::InStep(part_.loop, io::Step::kPass);
       piece = co_await call_.read();
       now_ = core_.clock.now();
     }

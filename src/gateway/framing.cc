@@ -42,10 +42,20 @@ constexpr std::array<bool, 256> first_letters(const std::array<std::string_view,
 }
 constexpr std::array<bool, 256> kHopByHopLetters = first_letters(kHopByHop);
 
+// Bit n: one of the names has n letters.
+template <size_t N>
+constexpr uint64_t sizes(const std::array<std::string_view, N>& names) {
+  uint64_t out = 0;
+  for (const std::string_view name : names) out |= uint64_t{1} << name.size();
+  return out;
+}
+constexpr uint64_t kHopByHopSizes = sizes(kHopByHop);
+
 }  // namespace
 
 bool is_hop_by_hop(std::string_view name) {
-  return !name.empty() && kHopByHopLetters[static_cast<unsigned char>(name[0])] && contains(kHopByHop, name);
+  if (name.empty() || name.size() >= 64 || (kHopByHopSizes >> name.size() & 1U) == 0) return false;
+  return kHopByHopLetters[static_cast<unsigned char>(name[0])] && contains(kHopByHop, name);
 }
 
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/strings.h"
+#include "io/step.h"
 
 namespace penstock::io::detail {
 
@@ -92,10 +93,10 @@ void ClientConnection::on_idle_readable() {
 
 // --- sending ---
 
-Task<Status> ClientConnection::send_head(const HttpRequest& request) {
+Status ClientConnection::write_head(const HttpRequest& request) {
   if (!is_token(request.method) || request.target.empty() || !is_field_text(request.target) ||
       request.target.find_first_of(" \t") != std::string_view::npos)
-    co_return Error{ErrorCode::kInternal, "a request has an invalid method or target"};
+    return Error{ErrorCode::kInternal, "a request has an invalid method or target"};
   to_head_ = request.method == "HEAD";
   std::string& out = writer_.out();
   out.append(request.method);
@@ -105,7 +106,7 @@ Task<Status> ClientConnection::send_head(const HttpRequest& request) {
   bool unused = false;
   bool has_host = false;
   if (!append_fields(out, request.fields, unused, has_host))
-    co_return Error{ErrorCode::kInternal, "a request field has an invalid name or value"};
+    return Error{ErrorCode::kInternal, "a request field has an invalid name or value"};
   if (!has_host) {
     out += "host: ";
     out += pool_.host_field;
@@ -130,10 +131,7 @@ Task<Status> ClientConnection::send_head(const HttpRequest& request) {
   }
   out += "\r\n";
   writer_.start(kind, request.framing.length, false);
-  const bool end = request.complete || request.framing.kind == BodyFraming::Kind::kNone;
-  auto sent = co_await write(request.body, end, {});
-  if (!sent.ok()) co_return std::move(sent).error();
-  co_return Status();
+  return {};
 }
 
 // The peer may answer (and refuse) before it has taken the whole body; then it often stops reading.
@@ -156,16 +154,20 @@ bool ClientConnection::interrupted() {
 Task<Result<HttpCall::Sent>> ClientConnection::write(std::span<const std::string_view> pieces, bool end,
                                                      std::span<const HeaderField> trailers) {
   if (write_failed_ || answered_early_) co_return HttpCall::Sent::kAnswered;
-  Status status = co_await writer_.send(*socket_, pieces, end, trailers, write_timeout_, token_, this);
+  Status status = co_await send(pieces, end, trailers);
+  co_return after_send(std::move(status));
+}
+
+Result<HttpCall::Sent> ClientConnection::after_send(Status status) {
   socket_->unwatch();
-  if (status.ok()) co_return HttpCall::Sent::kAll;
+  if (status.ok()) return HttpCall::Sent::kAll;
   Error error = std::move(status).error();
-  if (answered_early_) co_return HttpCall::Sent::kAnswered;
+  if (answered_early_) return HttpCall::Sent::kAnswered;
   write_failed_ = true;
-  if (error.code == ErrorCode::kIo) co_return HttpCall::Sent::kAnswered;  // the answer, or its absence, tells
+  if (error.code == ErrorCode::kIo) return HttpCall::Sent::kAnswered;  // the answer, or its absence, tells
   failed_ = true;
   if (error.code == ErrorCode::kRequestTimeout) error.code = ErrorCode::kGatewayTimeout;
-  co_return error.wrap("request to " + peer_.to_string());
+  return error.wrap("request to " + peer_.to_string());
 }
 
 // --- receiving ---
@@ -179,12 +181,9 @@ Error ClientConnection::failure(ptrdiff_t got, const char* doing) {
   return Error{ErrorCode::kBadGateway, std::string(doing) + " from " + peer_.to_string() + ": " + why};
 }
 
-Task<Status> ClientConnection::wait_readable(Duration timeout, const char* doing) {
-  const Wait::Outcome outcome = co_await socket_->readable(timeout, token_);
-  if (outcome == Wait::Outcome::kReady) co_return Status();
+Error ClientConnection::wait_failure(Wait::Outcome outcome, const char* doing) {
   failed_ = true;
-  Status status = status_of(outcome, ErrorCode::kGatewayTimeout, doing);
-  co_return Status(status.error().wrap(peer_.to_string()));
+  return status_of(outcome, ErrorCode::kGatewayTimeout, doing).error().wrap(peer_.to_string());
 }
 
 Task<Result<const ResponseHead*>> ClientConnection::response() {
@@ -233,6 +232,7 @@ Task<Result<const ResponseHead*>> ClientConnection::response() {
     if (got > 0) {
       inbox_.end += static_cast<size_t>(got);
       anything_received_ = true;
+      co_await InStep(client_.loop, Step::kAnswer);
       continue;
     }
     if (got != Socket::kWouldBlock) co_return failure(got, "response");
@@ -241,15 +241,11 @@ Task<Result<const ResponseHead*>> ClientConnection::response() {
       const TimePoint now = client_.loop.now();
       if (deadline == kNever) deadline = now + patience;
       patience = deadline - now;
-      if (patience <= Duration::zero()) {
-        failed_ = true;
-        Status late =
-            status_of(Wait::Outcome::kTimedOut, ErrorCode::kGatewayTimeout, "waiting for a response");
-        co_return std::move(late).error().wrap(peer_.to_string());
-      }
+      if (patience <= Duration::zero())
+        co_return wait_failure(Wait::Outcome::kTimedOut, "waiting for a response");
     }
-    Status status = co_await wait_readable(patience, "waiting for a response");
-    if (!status.ok()) co_return std::move(status).error();
+    const Wait::Outcome outcome = co_await socket_->readable(patience, token_);
+    if (outcome != Wait::Outcome::kReady) co_return wait_failure(outcome, "waiting for a response");
   }
 }
 
@@ -269,8 +265,8 @@ Task<Result<BodyPiece>> ClientConnection::read() {
     }
     if (got == 0 && body_.end_of_stream()) co_return BodyPiece{{}, true};
     if (got != Socket::kWouldBlock) co_return failure(got, "response body");
-    Status status = co_await wait_readable(idle_timeout_, "waiting for a response body");
-    if (!status.ok()) co_return std::move(status).error();
+    const Wait::Outcome outcome = co_await socket_->readable(idle_timeout_, token_);
+    if (outcome != Wait::Outcome::kReady) co_return wait_failure(outcome, "waiting for a response body");
     turn_.restart();
   }
 }
@@ -286,8 +282,8 @@ Task<Result<std::span<char>>> ClientConnection::read_all(size_t limit) {
     }
     if (got == 0 && body_.end_of_stream()) break;
     if (got != Socket::kWouldBlock) co_return failure(got, "response body");
-    Status status = co_await wait_readable(idle_timeout_, "waiting for a response body");
-    if (!status.ok()) co_return std::move(status).error();
+    const Wait::Outcome outcome = co_await socket_->readable(idle_timeout_, token_);
+    if (outcome != Wait::Outcome::kReady) co_return wait_failure(outcome, "waiting for a response body");
   }
   if (step == BodyReader::Step::kTooLarge || step == BodyReader::Step::kMalformed) {
     failed_ = true;

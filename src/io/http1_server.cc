@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/strings.h"
+#include "io/step.h"
 
 namespace penstock::io::detail {
 
@@ -108,6 +109,7 @@ Task<Http1Connection::Head> Http1Connection::read_head() {
                               : Socket::kWouldBlock;
     if (got > 0) {
       inbox_.end += static_cast<size_t>(got);
+      co_await InStep(home_.loop, Step::kRequest);
       continue;
     }
     if (got != Socket::kWouldBlock) co_return Head::kClose;
@@ -490,20 +492,16 @@ Status Http1Connection::write_head(int status, std::span<const HeaderField> fiel
 
 Task<Status> Http1Connection::send(std::span<const std::string_view> pieces, bool end,
                                    std::span<const HeaderField> trailers) {
-  if (!writer_.started()) co_return Error{ErrorCode::kInternal, "a response body without a head"};
-  const CancelToken token = cancel_.token();
-  Status status =
-      co_await writer_.send(*socket_, pieces, end, trailers, server_->options.write_timeout, token);
-  if (!status.ok()) {
-    aborted_ = true;
-    if (status.error().code == ErrorCode::kIo) {
-      peer_gone_ = true;
-      Error gone{ErrorCode::kClientClosed, status.error().message};
-      cancel_.cancel();
-      co_return gone;
-    }
-  }
-  co_return status;
+  return writer_.send(*socket_, pieces, end, trailers, server_->options.write_timeout, cancel_.token(),
+                      *this);
+}
+
+void Http1Connection::send_failed(Error& error) {
+  aborted_ = true;
+  if (error.code != ErrorCode::kIo) return;
+  peer_gone_ = true;
+  error.code = ErrorCode::kClientClosed;
+  cancel_.cancel();
 }
 
 Task<Status> Http1Connection::flush() {

@@ -207,8 +207,12 @@ Task<Result<HttpCall>> HttpClient::start(const HttpDestination& destination, con
   }
   connection->take(options);
   HttpCall call(connection);
-  Status status = co_await connection->send_head(request);
+  Status status = connection->write_head(request);
   if (!status.ok()) co_return std::move(status).error();
+  const bool end = request.complete || request.framing.kind == BodyFraming::Kind::kNone;
+  status = co_await connection->send(request.body, end, {});
+  const Result<HttpCall::Sent> sent = connection->after_send(std::move(status));
+  if (!sent.ok()) co_return sent.error();
   co_return std::move(call);
 }
 

@@ -285,6 +285,23 @@ Status status_of(Wait::Outcome outcome, ErrorCode on_timeout, const char* doing)
   return {};
 }
 
+// --- InStep ---
+
+InStep::InStep(Loop& loop, Step step) : set_(detail::impl_of(loop).sockets), step_(step) {}
+
+InStep::~InStep() {
+  if (handle_) set_.dequeue(*this);
+}
+
+bool InStep::await_ready() const {
+  return !set_.waits_for(step_);
+}
+
+void InStep::await_suspend(std::coroutine_handle<> handle) {
+  handle_ = handle;
+  set_.enqueue(*this);
+}
+
 // --- Loop ---
 
 struct LoopRef::Gate {

@@ -218,6 +218,10 @@ std::span<char> BodyReader::take_whole() {
 
 // --- MessageWriter ---
 
+namespace {
+constexpr size_t kKept = 4096;  // bytes of a message's memory that its connection keeps
+}
+
 void MessageWriter::start(Kind kind, uint64_t length, bool drop_body) {
   kind_ = kind;
   left_ = length;
@@ -226,7 +230,6 @@ void MessageWriter::start(Kind kind, uint64_t length, bool drop_body) {
 }
 
 void MessageWriter::reset() {
-  constexpr size_t kKept = 4096;
   if (out_.capacity() > kKept) out_ = std::string();
   out_.clear();
   kind_ = Kind::kNone;
@@ -234,22 +237,35 @@ void MessageWriter::reset() {
   left_ = 0;
 }
 
-Task<Status> MessageWriter::send(Socket& socket, std::span<const std::string_view> pieces, bool end,
-                                 std::span<const HeaderField> trailers, Duration timeout,
-                                 const CancelToken& token, Interrupt* interrupt) {
-  constexpr size_t kBatch = 60;
+Status MessageWriter::note(std::span<const std::string_view> pieces, bool end) {
   uint64_t total = 0;
   for (const std::string_view piece : pieces) total += piece.size();
-  if (ended_) co_return Error{ErrorCode::kInternal, "a message was written to after its end"};
+  if (!started_) return Error{ErrorCode::kInternal, "a body without a head"};
+  if (ended_) return Error{ErrorCode::kInternal, "a message was written to after its end"};
   if (kind_ == Kind::kLength) {
-    if (total > left_) co_return Error{ErrorCode::kInternal, "a body is longer than its content-length"};
+    if (total > left_) return Error{ErrorCode::kInternal, "a body is longer than its content-length"};
     left_ -= total;
     if (end && left_ != 0 && !drop_body_)
-      co_return Error{ErrorCode::kInternal, "a body is shorter than its content-length"};
+      return Error{ErrorCode::kInternal, "a body is shorter than its content-length"};
   } else if (kind_ == Kind::kNone && total != 0 && !drop_body_) {
-    co_return Error{ErrorCode::kInternal, "a body was written to a message that has none"};
+    return Error{ErrorCode::kInternal, "a body was written to a message that has none"};
   }
   if (end) ended_ = true;
+  return {};
+}
+
+Task<Status> MessageWriter::send(Socket& socket, std::span<const std::string_view> pieces, bool end,
+                                 std::span<const HeaderField> trailers, Duration timeout, CancelToken token,
+                                 Owner& owner) {
+  constexpr size_t kBatch = 60;
+  // One short piece costs the kernel less than several, by more than it costs us to put them together.
+  constexpr size_t kJoined = 2048;
+  const auto failed = [&owner](Error error) {
+    owner.send_failed(error);
+    return error;
+  };
+  Status status = note(pieces, end);
+  if (!status.ok()) co_return failed(std::move(status).error());
   if (drop_body_) pieces = {};
 
   std::array<iovec, kBatch + 2> vectors;
@@ -260,12 +276,6 @@ Task<Status> MessageWriter::send(Socket& socket, std::span<const std::string_vie
     const bool last = batch == pieces.size();
     const bool chunk = kind_ == Kind::kChunked && bytes != 0;
     if (chunk) append_chunk_size(out_, bytes);
-    size_t count = 0;
-    if (!out_.empty()) vectors[count++] = {out_.data(), out_.size()};
-    for (size_t i = 0; i < batch; ++i)
-      if (!pieces[i].empty()) vectors[count++] = {const_cast<char*>(pieces[i].data()), pieces[i].size()};
-    pieces = pieces.subspan(batch);
-
     std::string_view tail = chunk ? "\r\n" : "";
     if (last && end && kind_ == Kind::kChunked && !drop_body_) {
       tail = chunk ? "\r\n0\r\n\r\n" : "0\r\n\r\n";
@@ -273,21 +283,31 @@ Task<Status> MessageWriter::send(Socket& socket, std::span<const std::string_vie
         bool unused = false;
         tail_ = chunk ? "\r\n0\r\n" : "0\r\n";
         if (!append_fields(tail_, trailers, unused, unused))
-          co_return Error{ErrorCode::kInternal, "a trailer field has an invalid name or value"};
+          co_return failed(Error{ErrorCode::kInternal, "a trailer field has an invalid name or value"});
         tail_ += "\r\n";
         tail = tail_;
       }
     }
+    size_t count = 0;
+    size_t wanted = out_.size() + bytes + tail.size();
+    if (wanted <= kJoined) {
+      out_.reserve(wanted);
+      for (size_t i = 0; i < batch; ++i) out_ += pieces[i];
+      out_ += tail;
+      tail = {};
+    }
+    if (!out_.empty()) vectors[count++] = {out_.data(), out_.size()};
+    for (size_t i = 0; i < batch && wanted > kJoined; ++i)
+      if (!pieces[i].empty()) vectors[count++] = {const_cast<char*>(pieces[i].data()), pieces[i].size()};
     if (!tail.empty()) vectors[count++] = {const_cast<char*>(tail.data()), tail.size()};
+    pieces = pieces.subspan(batch);
     if (count == 0) break;
 
-    std::span<iovec> rest(vectors.data(), count);
-    size_t wanted = 0;
-    for (const iovec& vector : rest) wanted += vector.iov_len;
-    const ptrdiff_t sent = co_await socket.write_soon(rest.data(), rest.size());
-    if (sent == Socket::kFailed) co_return Error{ErrorCode::kIo, "write: " + socket.error_text()};
+    const ptrdiff_t sent = co_await socket.write_soon(vectors.data(), count);
+    if (sent == Socket::kFailed) co_return failed(Error{ErrorCode::kIo, "write: " + socket.error_text()});
     if (sent > 0) anything_sent_ = true;
     if (sent < 0 || static_cast<size_t>(sent) < wanted) {
+      std::span<iovec> rest(vectors.data(), count);
       size_t skip = sent > 0 ? static_cast<size_t>(sent) : 0;
       while (skip >= rest.front().iov_len) {
         skip -= rest.front().iov_len;
@@ -295,8 +315,8 @@ Task<Status> MessageWriter::send(Socket& socket, std::span<const std::string_vie
       }
       rest.front().iov_base = static_cast<char*>(rest.front().iov_base) + skip;
       rest.front().iov_len -= skip;
-      Status status = co_await send_rest(socket, rest, timeout, token, interrupt);
-      if (!status.ok()) co_return status;
+      status = co_await send_rest(socket, rest, timeout, token, owner);
+      if (!status.ok()) co_return failed(std::move(status).error());
     }
     out_.clear();
   } while (!pieces.empty());
@@ -304,14 +324,13 @@ Task<Status> MessageWriter::send(Socket& socket, std::span<const std::string_vie
 }
 
 Task<Status> MessageWriter::send_rest(Socket& socket, std::span<iovec> rest, Duration timeout,
-                                      const CancelToken& token, Interrupt* interrupt) {
+                                      const CancelToken& token, Owner& owner) {
   Turn turn;
   while (!rest.empty()) {
     ptrdiff_t sent = socket.try_write(rest.data(), rest.size());
     if (sent == Socket::kFailed) co_return Error{ErrorCode::kIo, "write: " + socket.error_text()};
     if (sent == Socket::kWouldBlock) {
-      if (interrupt != nullptr && interrupt->interrupted())
-        co_return Error{ErrorCode::kCancelled, "write: the peer has answered"};
+      if (owner.interrupted()) co_return Error{ErrorCode::kCancelled, "write: the peer has answered"};
       const Wait::Outcome outcome = co_await socket.writable(timeout, token);
       if (outcome != Wait::Outcome::kReady) co_return status_of(outcome, ErrorCode::kRequestTimeout, "write");
       turn.restart();

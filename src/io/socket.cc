@@ -57,50 +57,74 @@ bool SocketSet::turn(bool block) {
   const int count = ::epoll_wait(set_.get(), events.data(), static_cast<int>(events.size()), block ? -1 : 0);
   bool alarm = false;
   dispatching_ = true;
-  queues_writes_ = count > 1;
-  for (int i = 0; i < count; ++i) {
-    const epoll_event& event = events[static_cast<size_t>(i)];
-    if (event.data.ptr == &alarm_) {
-      alarm = true;
-    } else if (event.data.ptr != &bell_) {
-      static_cast<Socket*>(event.data.ptr)->on_events(event.events);
-      if (writes_queued_ >= kWritesQueued) write_queued();
+  for (int i = 0; i < count;) {
+    const int end = std::min(count, i + kBatch);
+    batching_ = end - i > 1;
+    for (; i < end; ++i) {
+      const epoll_event& event = events[static_cast<size_t>(i)];
+      if (event.data.ptr == &alarm_) {
+        alarm = true;
+      } else if (event.data.ptr != &bell_) {
+        static_cast<Socket*>(event.data.ptr)->on_events(event.events);
+      }
     }
+    if (batching_) finish_batch();
   }
-  write_queued();
-  queues_writes_ = dispatching_ = false;
+  dispatching_ = false;
   for (Socket* socket : buried_) delete socket;
   buried_.clear();
   return alarm;
 }
 
+template <typename T>
+void SocketSet::Queue<T>::push(T& wait) {
+  wait.previous_ = last;
+  wait.next_ = nullptr;
+  (last != nullptr ? last->next_ : first) = &wait;
+  last = &wait;
+}
+
+template <typename T>
+void SocketSet::Queue<T>::remove(T& wait) noexcept {
+  (wait.previous_ != nullptr ? wait.previous_->next_ : first) = wait.next_;
+  (wait.next_ != nullptr ? wait.next_->previous_ : last) = wait.previous_;
+}
+
+void SocketSet::enqueue(InStep& wait) {
+  steps_[static_cast<size_t>(wait.step_)].push(wait);
+}
+
+void SocketSet::dequeue(InStep& wait) noexcept {
+  steps_[static_cast<size_t>(wait.step_)].remove(wait);
+}
+
 void SocketSet::enqueue(QueuedWrite& write) {
-  write.queued_ = true;
-  write.previous_ = last_write_;
-  (last_write_ != nullptr ? last_write_->next_ : first_write_) = &write;
-  last_write_ = &write;
-  ++writes_queued_;
+  writes_.push(write);
 }
 
 void SocketSet::dequeue(QueuedWrite& write) noexcept {
-  (write.previous_ != nullptr ? write.previous_->next_ : first_write_) = write.next_;
-  (write.next_ != nullptr ? write.next_->previous_ : last_write_) = write.previous_;
-  write.queued_ = false;
-  --writes_queued_;
+  writes_.remove(write);
 }
 
-void SocketSet::write_queued() {
-  if (first_write_ == nullptr) return;
-  for (QueuedWrite* write = first_write_; write != nullptr; write = write->next_)
-    write->result_ = write->socket_.try_write(write->pieces_, write->count_);
-  // What they go on with is not queued again: a stream with more to send would else never let go.
-  const bool queues = std::exchange(queues_writes_, false);
-  while (first_write_ != nullptr) {
-    QueuedWrite& write = *first_write_;
-    dequeue(write);
-    write.handle_.resume();
+void SocketSet::finish_batch() {
+  for (Queue<InStep>& step : steps_) {
+    ++steps_begun_;
+    while (step.first != nullptr) {
+      InStep& wait = *step.first;
+      step.remove(wait);
+      std::exchange(wait.handle_, nullptr).resume();
+    }
   }
-  queues_writes_ = queues;
+  // What they go on with is done at once: a stream with more to send would else never let go.
+  batching_ = false;
+  steps_begun_ = 0;
+  for (QueuedWrite* write = writes_.first; write != nullptr; write = write->next_)
+    write->result_ = write->socket_.try_write(write->pieces_, write->count_);
+  while (writes_.first != nullptr) {
+    QueuedWrite& write = *writes_.first;
+    writes_.remove(write);
+    std::exchange(write.handle_, nullptr).resume();
+  }
 }
 
 void SocketSet::set_alarm(uint64_t at_ns) {
@@ -341,7 +365,8 @@ ptrdiff_t Socket::try_write(const iovec* pieces, size_t count) {
   message.msg_iov = const_cast<iovec*>(pieces);
   message.msg_iovlen = count;
   for (;;) {
-    const ssize_t sent = ::sendmsg(fd_, &message, MSG_NOSIGNAL);
+    const ssize_t sent = count == 1 ? ::send(fd_, pieces->iov_base, pieces->iov_len, MSG_NOSIGNAL)
+                                    : ::sendmsg(fd_, &message, MSG_NOSIGNAL);
     if (sent >= 0) return sent;
     if (errno == EINTR) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return kWouldBlock;
@@ -564,4 +589,4 @@ Task<Result<SocketPtr>> connect_any(Loop& loop, std::span<const SocketAddress> a
   co_return last;
 }
 
-}  // namespace penstock::io::detail
+}  // namespace detail

@@ -10,7 +10,7 @@ namespace penstock::io::detail {
 //
 //   busy --response read whole, all sent, keep-alive--> idle --taken--> busy
 //     \--anything else--> closed                         \--timeout/peer's end--> closed
-class ClientConnection final : public ClientCall, private MessageWriter::Interrupt {
+class ClientConnection final : public ClientCall, private MessageWriter::Owner {
  public:
   ClientConnection(HttpClient::Impl& client, ClientPool& pool, SocketPtr socket);
   ~ClientConnection();
@@ -19,7 +19,8 @@ class ClientConnection final : public ClientCall, private MessageWriter::Interru
 
   // --- life ---
   void take(const HttpCallOptions& options);
-  Task<Status> send_head(const HttpRequest& request);
+  // Composes the head; it leaves with what is sent next.
+  Status write_head(const HttpRequest& request);
   // The call has ended: into the pool, or away.
   void release() override;
 
@@ -34,6 +35,12 @@ class ClientConnection final : public ClientCall, private MessageWriter::Interru
   bool reused() const override { return uses_ > 1; }
   bool failed_stale() const override { return stale_; }
   SocketAddress peer() const override { return peer_; }
+  // The two halves of write(): nothing but sending, and what its result means to the call.
+  Task<Status> send(std::span<const std::string_view> pieces, bool end,
+                    std::span<const HeaderField> trailers) {
+    return writer_.send(*socket_, pieces, end, trailers, write_timeout_, token_, *this);
+  }
+  Result<HttpCall::Sent> after_send(Status status);
 
  private:
   friend class penstock::io::HttpClient;
@@ -44,7 +51,8 @@ class ClientConnection final : public ClientCall, private MessageWriter::Interru
   void leave_idle();
   void on_idle_readable();
   Error failure(ptrdiff_t got, const char* doing);
-  Task<Status> wait_readable(Duration timeout, const char* doing);
+  // REQUIRES: not kReady.
+  Error wait_failure(Wait::Outcome outcome, const char* doing);
 
   HttpClient::Impl& client_;
   ClientPool& pool_;

@@ -17,7 +17,7 @@ namespace penstock::io::detail {
 //
 // While the handler waits, the socket's watcher reads what comes (a pipelined request) into the inbox, so
 // that the client's end or reset is noticed at once and fires the cancel token.
-class Http1Connection final : public ServerConnection, public HttpExchange {
+class Http1Connection final : public ServerConnection, public HttpExchange, private MessageWriter::Owner {
  public:
   Http1Connection(std::shared_ptr<HttpServer::Impl> server, ServerLoop& home, SocketPtr socket,
                   std::shared_ptr<HttpServer::Impl::Listening> listening, const SocketAddress& peer);
@@ -72,6 +72,7 @@ class Http1Connection final : public ServerConnection, public HttpExchange {
   void on_watch();
   Task<Status> send(std::span<const std::string_view> pieces, bool end,
                     std::span<const HeaderField> trailers);
+  void send_failed(Error& error) override;
 
   Inbox inbox_;
   HeadScanner scanner_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "io/callback.h"
 #include "io/detail/timer_wheel.h"
 #include "io/loop.h"
+#include "io/step.h"
 
 namespace penstock::io::detail {
 
@@ -46,10 +48,14 @@ class SocketSet {
   // Waits for events if `block`, and tells the sockets. True when the alarm went off.
   bool turn(bool block);
 
-  // Writes that several events of one batch ask for leave together after it, and at the latest when
-  // kWritesQueued of them wait: a peer that sleeps is woken once for all of them, and neither the kernel's
-  // code nor ours drives the other out of the caches at each. True while there is a batch to wait for.
-  bool queues_writes() const { return queues_writes_; }
+  // A batch, of at most kBatch events, goes on step by step (io/step.h). True while there is one that has not
+  // come to this step yet.
+  bool waits_for(Step step) const { return batching_ && static_cast<size_t>(step) >= steps_begun_; }
+  void enqueue(InStep& wait);
+  void dequeue(InStep& wait) noexcept;
+  // The last step, writing: a peer that sleeps is woken once for all that is written to it. True while there
+  // is a batch to wait for.
+  bool queues_writes() const { return batching_; }
   void enqueue(QueuedWrite& write);
   void dequeue(QueuedWrite& write) noexcept;
   bool has_checks() const { return !checks_.empty(); }
@@ -63,14 +69,21 @@ class SocketSet {
   OwnedFd set_;
   OwnedFd alarm_;
   OwnedFd bell_;
-  static constexpr size_t kWritesQueued = 16;
-  void write_queued();
+  static constexpr int kBatch = 32;
+  template <typename T>
+  struct Queue {
+    void push(T& wait);
+    void remove(T& wait) noexcept;
+    T* first = nullptr;
+    T* last = nullptr;
+  };
+  void finish_batch();
 
   bool dispatching_ = false;
-  bool queues_writes_ = false;
-  size_t writes_queued_ = 0;
-  QueuedWrite* first_write_ = nullptr;
-  QueuedWrite* last_write_ = nullptr;
+  bool batching_ = false;
+  size_t steps_begun_ = 0;
+  std::array<Queue<InStep>, kSteps> steps_;
+  Queue<QueuedWrite> writes_;
   std::vector<Socket*> buried_;
   std::vector<Socket*> checks_;   // to be run next turn
   std::vector<Socket*> running_;  // of this turn

@@ -107,12 +107,15 @@ class BodyReader {
 class MessageWriter {
  public:
   enum class Kind : uint8_t { kNone, kLength, kChunked, kUntilClose };
-  // Asked when the socket has no room: true gives up sending (the peer has answered).
-  struct Interrupt {
-    virtual bool interrupted() = 0;
+  // Whose messages these are.
+  struct Owner {
+    // Asked when the socket has no room: true gives up sending (the peer has answered).
+    virtual bool interrupted() { return false; }
+    // Sending failed; what becomes of the error is the owner's to say.
+    virtual void send_failed(Error&) {}
 
    protected:
-    ~Interrupt() = default;
+    ~Owner() = default;
   };
 
   // Where the head is composed; leaves with the next send().
@@ -126,12 +129,13 @@ class MessageWriter {
 
   // kInternal for a length that doesn't fit, kIo, kRequestTimeout, kCancelled.
   Task<Status> send(Socket& socket, std::span<const std::string_view> pieces, bool end,
-                    std::span<const HeaderField> trailers, Duration timeout, const CancelToken& token,
-                    Interrupt* interrupt = nullptr);
+                    std::span<const HeaderField> trailers, Duration timeout, CancelToken token, Owner& owner);
 
  private:
+  // Takes the pieces into account, and the end.
+  Status note(std::span<const std::string_view> pieces, bool end);
   Task<Status> send_rest(Socket& socket, std::span<iovec> rest, Duration timeout, const CancelToken& token,
-                         Interrupt* interrupt);
+                         Owner& owner);
 
   std::string out_;
   std::string tail_;

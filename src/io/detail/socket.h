@@ -151,7 +151,7 @@ class QueuedWrite {
   QueuedWrite(const QueuedWrite&) = delete;
   QueuedWrite& operator=(const QueuedWrite&) = delete;
   ~QueuedWrite() {
-    if (queued_) set_.dequeue(*this);
+    if (handle_) set_.dequeue(*this);
   }
   bool await_ready() {
     if (set_.queues_writes()) return false;
@@ -171,10 +171,9 @@ class QueuedWrite {
   const iovec* pieces_;
   size_t count_;
   ptrdiff_t result_ = Socket::kWouldBlock;
-  std::coroutine_handle<> handle_;
+  std::coroutine_handle<> handle_;  // set while queued
   QueuedWrite* previous_ = nullptr;
   QueuedWrite* next_ = nullptr;
-  bool queued_ = false;
 };
 
 inline QueuedWrite Socket::write_soon(const iovec* pieces, size_t count) {
