@@ -589,4 +589,4 @@ Task<Result<SocketPtr>> connect_any(Loop& loop, std::span<const SocketAddress> a
   co_return last;
 }
 
-}  // namespace detail
+}  // namespace penstock::io::detail

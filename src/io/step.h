@@ -25,8 +25,8 @@ enum class Step : uint8_t {
 inline constexpr size_t kSteps = 5;
 
 // co_await InStep(loop, step): goes on with that step of the running batch; at once when there is none, or
-// when the batch has come to that step already. Anything may have happened to a connection meanwhile, as after
-// every wait; no time passes but that of the batch, which is bounded.
+// when the batch has come to that step already. Anything may have happened to a connection meanwhile, as
+// after every wait; no time passes but that of the batch, which is bounded.
 class InStep {
  public:
   InStep(Loop& loop, Step step);
