@@ -49,7 +49,7 @@ bool has_no_body_by_method(std::string_view method) {
 }  // namespace
 
 void Request::reset() {
-  load.release();
+  release_load();
   arena.reset(kKeptArenaBytes);
   inference = {};
   record = {};
@@ -153,7 +153,7 @@ Status Director::decide(Request& request, const RequestInput& input) {
   Status status = decide_steps(request, input, false, nullptr);
   end_orchestration(span, request, status);
   if (!status.ok()) {
-    request.load.release();
+    request.release_load();
     request.endpoint.reset();
     request.log_handle = pool_.log.begin(options_.loop, request.record, status.error().message);
   }
@@ -544,6 +544,14 @@ Status Director::reserve_and_tell(Request& request, SchedulingContext& ctx, cons
     request.tokens_until_first_byte = policy.load_estimator->release_tokens_at_first_byte();
   }
   request.load = LoadGuard(request.endpoint, tokens);
+  for (const ProfileResult* profile : result.profiles) {
+    if (profile == nullptr || profile == result.primary || profile->targets.empty()) continue;
+    const Candidate target = profile->targets[0];
+    LoadGuard& guard = profile->profile_name == "prefill" ? request.prefill_load : request.stage_load;
+    guard =
+        LoadGuard(ctx.pool.endpoints[target],
+                  policy.load_estimator == nullptr ? 0 : policy.load_estimator->reserve_tokens(ctx, target));
+  }
 
   std::string failures;
   size_t failed = 0;
@@ -566,7 +574,7 @@ Status Director::reserve_and_tell(Request& request, SchedulingContext& ctx, cons
     request.response_edits = ctx.edits->response();
     return {};
   }
-  request.load.release();
+  request.release_load();
   if (failed == 1) return *single;
   return Error{ErrorCode::kInternal, std::move(failures)};
 }
@@ -646,7 +654,7 @@ void Director::note_fallback(FallbackState state) {
 
 Status Director::decide_again(Request& request, std::span<const EndpointSlot> excluded) {
   assert(request.policy != nullptr);
-  request.load.release();
+  request.release_load();
   request.endpoint.reset();
   request.destination = {};
   request.record.winner = {};
@@ -657,7 +665,7 @@ Status Director::decide_again(Request& request, std::span<const EndpointSlot> ex
   Status status = choose(request, random, excluded, false, nullptr);
   end_orchestration(span, request, status);
   if (!status.ok()) {
-    request.load.release();
+    request.release_load();
     request.endpoint.reset();
   }
   // The log keeps the newest decision of the request.

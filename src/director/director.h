@@ -114,6 +114,12 @@ class Request {
   // The decision has been sent: keeps what the answer's side needs, in memory of its own, and lets `spare`
   // have the arena. A request that waits for its answer takes little memory then. It is not decided again.
   void settle(Arena& spare);
+  // Takes everything off again that was reserved.
+  void release_load() {
+    load.release();
+    prefill_load.release();
+    stage_load.release();
+  }
 
   Arena arena;
   InferenceRequest inference;
@@ -123,6 +129,10 @@ class Request {
   std::shared_ptr<const Policy> policy;      // the epoch the request began with
   std::shared_ptr<const Endpoint> endpoint;  // where it goes; nullptr: not decided
   LoadGuard load;
+  // Of the other stages of a disaggregated request: the prefill profile's target, until the answer begins,
+  // and one more, until it ends.
+  LoadGuard prefill_load;
+  LoadGuard stage_load;
   std::string_view destination;          // "host:port[,host:port…]", best first
   protocol::RewrittenBody rewritten;     // what is sent; no pieces: the body goes out as it came
   bool tokens_until_first_byte = false;  // release the guard's tokens when the answer begins

@@ -197,5 +197,65 @@ TEST_F(HooksTest, AnAnswerThatBreaksOffHasAnEndThatIsNotNatural) {
   EXPECT_EQ(marker->kinds, "x");
 }
 
+// Runs "decode", then "prefill", and picks a for the one and b for the other.
+class TwoStages final : public ProfileHandler {
+ public:
+  std::span<const uint32_t> pick(SchedulingContext& ctx, std::span<const std::string>, std::span<bool> done,
+                                 std::span<const ProfileResult* const>) const override {
+    for (uint32_t i = 0; i < done.size(); ++i) {
+      if (!done[i]) return ctx.arena.make_filled<uint32_t>(1, i);
+    }
+    return {};
+  }
+  Result<SchedulingResult> process(SchedulingContext& ctx, std::span<const std::string>,
+                                   std::span<const ProfileResult* const> results) const override {
+    auto all = ctx.arena.make_filled<const ProfileResult*>(2, results[0]);
+    all[1] = results[1];
+    return SchedulingResult{all, results[0], 9100};
+  }
+};
+class PickSlot final : public Picker {
+ public:
+  std::span<const Candidate> pick(SchedulingContext& ctx, std::span<const Candidate>,
+                                  std::span<const double>) const override {
+    return ctx.arena.make_filled<Candidate>(1, slot);
+  }
+  Candidate slot = 0;
+};
+
+TEST_F(HooksTest, EveryStageIsReservedAndPrefillIsOverWhenTheAnswerBegins) {
+  std::vector<scheduling::Profile> profiles(2);
+  profiles[0].name = "decode";
+  profiles[0].picker = policy.add<PickSlot>("first");
+  profiles[1].name = "prefill";
+  auto* second = policy.add<PickSlot>("second");
+  second->slot = 1;
+  profiles[1].picker = second;
+  policy.policy->scheduler =
+      std::make_unique<scheduling::Scheduler>(std::move(profiles), policy.add<TwoStages>("two"));
+  const auto requests = [&](Candidate c) {
+    return EndpointLive::requests_of(pictures.refresh(clock.now()).pool->endpoints[c]->live->load);
+  };
+  Observer observer;
+  observer.start(pool, request, nullptr, 0);
+  ASSERT_TRUE(director.decide(request, input()).ok());
+  EXPECT_EQ(request.destination, "127.0.0.1:9100");
+  EXPECT_EQ(requests(0), 1U);
+  EXPECT_EQ(requests(1), 1U);
+  observer.head(200, "text/event-stream", "");
+  std::vector<std::string_view> out;
+  observer.piece("data: {}\n\n", clock.now(), out);
+  EXPECT_EQ(requests(0), 1U);
+  EXPECT_EQ(requests(1), 0U);
+  observer.end({.status = 200, .reason = "ok", .error = nullptr, .attempts = 1, .own_bytes = 0, .wall = {}},
+               clock.now());
+  EXPECT_EQ(requests(0), 0U);
+  request.reset();
+  ASSERT_TRUE(director.decide(request, input()).ok());
+  request.reset();
+  EXPECT_EQ(requests(0), 0U);
+  EXPECT_EQ(requests(1), 0U);
+}
+
 }  // namespace
 }  // namespace penstock::director

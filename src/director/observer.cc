@@ -94,7 +94,13 @@ void Observer::head(int status, std::string_view content_type, std::string_view 
 }
 
 void Observer::piece(std::string_view piece, TimePoint now, std::vector<std::string_view>& out) {
-  if (bytes_out_ == 0 && !piece.empty() && request_->tokens_until_first_byte) request_->load.release_tokens();
+  if (bytes_out_ == 0 && !piece.empty()) {
+    request_->prefill_load.release();
+    if (request_->tokens_until_first_byte) {
+      request_->load.release_tokens();
+      request_->stage_load.release_tokens();
+    }
+  }
   bytes_out_ += piece.size();
   if (!reads_) {
     out.push_back(piece);
@@ -129,7 +135,7 @@ void Observer::end(const End& end, TimePoint now) {
   if (ended_) return;
   ended_ = true;
   Request& request = *request_;
-  request.load.release();
+  request.release_load();
   if (!hooks_ended_) {
     hooks_ended_ = true;
     tell(ResponseEvent::Kind::kEnd, now, false, {});
