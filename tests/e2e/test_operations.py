@@ -54,7 +54,7 @@ def test_health_and_metrics(shared):
 def test_sigterm_lets_a_stream_finish(start):
     engines = start.engines(1, decode_ms=10)
     gateway = start.gateway(model_servers=engines.urls)
-    with httpx.stream("POST", gateway.url + CHAT, json=body(stream=True, max_tokens=60, ignore_eos=True), timeout=30) as answer:
+    with httpx.stream("POST", gateway.url + CHAT, json=body(stream=True, max_tokens=400, ignore_eos=True), timeout=30) as answer:
         lines = answer.iter_lines()
         next(lines)
         gateway.program.signal(signal.SIGTERM)
