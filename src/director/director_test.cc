@@ -214,6 +214,12 @@ TEST_F(DirectorTest, ExplainCountsNothing) {
             std::string::npos);
   EXPECT_EQ(registry.render(), before);
   EXPECT_EQ(pool.fallback, FallbackState::kNone);
+  // Nor do the names asked about use up what metrics have for names.
+  for (int i = 0; i < 1001; ++i) {
+    request.reset();
+    director.explain(request, input(R"({"model":"m)" + std::to_string(i) + "\"}"));
+  }
+  EXPECT_EQ(metrics.models.admit("fresh"), "fresh");
 }
 
 TEST_F(DirectorTest, ProducersAreTimedButForExplanations) {
