@@ -201,19 +201,19 @@ Result<Http2Call*> Http2ClientConnection::open(const HttpRequest& request, const
   char digits[24];
   switch (request.framing.kind) {
     case BodyFraming::Kind::kNone:
-      call->out_kind_ = Http2Stream::Out::kNone;
+      call->out_kind_ = Http2Call::Out::kNone;
       if (request.method == "POST" || request.method == "PUT" || request.method == "PATCH")
         head.add("content-length", "0");
       break;
     case BodyFraming::Kind::kLength: {
-      call->out_kind_ = Http2Stream::Out::kLength;
+      call->out_kind_ = Http2Call::Out::kLength;
       call->out_left_ = request.framing.length;
       const auto text = std::to_chars(digits, digits + sizeof(digits), request.framing.length);
       head.add("content-length", {digits, static_cast<size_t>(text.ptr - digits)});
       break;
     }
     case BodyFraming::Kind::kChunked:
-      call->out_kind_ = Http2Stream::Out::kUnknown;
+      call->out_kind_ = Http2Call::Out::kUnknown;
       break;
   }
   const bool end = request.complete || request.framing.kind == BodyFraming::Kind::kNone;
