@@ -72,8 +72,8 @@ struct Disagg : testing::Test {
       if (descriptor.type != type) continue;
       config::Node node;
       if (!parameters.empty()) node = config::parse_document(parameters, "test").value();
-      PluginFactoryContext context{
-          std::string(type), parameters.empty() ? nullptr : &node, "parameters", metrics, clock, 1};
+      PluginFactoryContext context{type, parameters.empty() ? nullptr : &node, "parameters", metrics, clock,
+                                   1};
       context.plugins = &found;
       auto made = descriptor.create(context);
       if (!made.ok()) return made.error().message;
