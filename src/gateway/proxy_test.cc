@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
+#include <thread>
+#include <vector>
 
 #include "director/testing.h"
 #include "gateway/gateway.h"
@@ -162,6 +165,56 @@ TEST_F(ProxyTest, ARequestReachesTheEngineByteForByteAndItsAnswerComesBack) {
   EXPECT_EQ(seen.find("evil"), std::string::npos);
   EXPECT_EQ(engines[0]->connections(), 1);
   EXPECT_EQ(engines[0]->requests(), 3);
+  EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, RequestsAndAnswersOfOneMomentGoEachItsWayThoughSomeClientsLeave) {
+  constexpr size_t kClients = 48;
+  std::atomic<size_t> asked{0};
+  std::atomic<bool> answers{true};
+  add_engine([&](Connection& to, const Message& request) {
+    ++asked;
+    if (!eventually([&] { return answers.load(); })) return false;
+    return echo_ok(to, request);
+  });
+  start();
+  // Holds the loop up, so that it finds what has come meanwhile in one batch of events.
+  std::atomic<bool> held{false};
+  std::atomic<bool> release{false};
+  const auto hold = [&] {
+    held = release = false;
+    loops.at(0).post([&] {
+      held = true;
+      while (!release) std::this_thread::yield();
+    });
+    ASSERT_TRUE(eventually([&] { return held.load(); }));
+  };
+  const auto body_of = [](size_t i) { return R"({"model":"m","prompt":")" + std::to_string(i) + "\"}"; };
+  std::vector<Connection> clients;
+  for (size_t i = 0; i < kClients; ++i) {
+    clients.push_back(Connection::to(port));
+    ASSERT_TRUE(clients.back().send(post(body_of(i))));
+    EXPECT_EQ(read_message(clients.back()).status(), 200);
+  }
+  hold();
+  answers = false;
+  asked = 0;
+  for (size_t i = 0; i < kClients; ++i) {
+    ASSERT_TRUE(clients[i].send(post(body_of(i))));
+    if (i % 8 == 3) clients[i].reset();
+  }
+  release = true;
+  ASSERT_TRUE(eventually([&] { return asked >= kClients - kClients / 8; }));
+  hold();
+  answers = true;
+  for (size_t i = 5; i < kClients; i += 8) clients[i].reset();
+  release = true;
+  for (size_t i = 0; i < kClients; ++i) {
+    if (i % 8 == 3 || i % 8 == 5) continue;
+    const Message got = read_message(clients[i]);
+    EXPECT_EQ(got.status(), 200);
+    EXPECT_EQ(got.body, R"({"echo":)" + body_of(i) + "}");
+  }
   EXPECT_TRUE(at_rest());
 }
 
