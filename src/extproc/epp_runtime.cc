@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "assembly/http2_metrics.h"
 #include "assembly/pool_pages.h"
 #include "assembly/tracing_setup.h"
 #include "base/strings.h"
@@ -143,6 +144,11 @@ Status EppRuntime::start() {
     return status.error().wrap("pool " + options_.pool.ns + "/" + options_.pool.name);
   }
   if (Status status = listen(); !status.ok()) return status;
+  http2_collector_ = metrics_.add_collector([this](telemetry::Writer& out) {
+    std::vector<assembly::ListenerStats> listeners{{"ext-proc", server_->stats()}};
+    if (health_server_) listeners.push_back({"health", health_server_->stats()});
+    assembly::collect_http2(listeners, out);
+  });
   if (!options_.cert_folder.empty()) certificate_stamp_ = certificate_stamp();
   listening_ = true;
   update_health();
@@ -268,6 +274,7 @@ void EppRuntime::stop(Duration drain) {
   if (health_server_) health_server_->stop(Duration::zero());
   for (const auto& pool : pools_) pool->stop();
   loops_->stop();
+  if (http2_collector_ != 0) metrics_.remove_collector(std::exchange(http2_collector_, 0));
   server_.reset();
   health_server_.reset();
   door_.reset();

@@ -109,6 +109,7 @@ class EppRuntime {
   Health static_health_{Health::Kind::kStatic};
   std::unique_ptr<io::HttpServer> server_;
   std::unique_ptr<io::HttpServer> health_server_;
+  uint64_t http2_collector_ = 0;  // 0: not registered
   std::shared_ptr<io::TlsServerContext> tls_;
   int64_t certificate_stamp_ = 0;  // of the files in use
   uint64_t streams_seen_ = 0;      // opened and ended, at the last tick
