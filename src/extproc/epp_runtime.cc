@@ -127,7 +127,7 @@ Result<std::unique_ptr<EppRuntime>> EppRuntime::create(EppOptions options) {
       tls.certificates.push_back({options.cert_folder + "/tls.crt", options.cert_folder + "/tls.key"});
     }
     auto context = io::TlsServerContext::create(tls);
-    if (!context.ok()) return context.error().wrap("--cert-path");
+    if (!context.ok()) return context.error().wrap("TLS of the gRPC port");
     runtime->tls_ = *context;
   }
   runtime->options_ = std::move(options);
