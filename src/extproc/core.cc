@@ -17,10 +17,10 @@ constexpr size_t kFirstBodyBytes = 4096;
 }  // namespace
 
 DoorMetrics::DoorMetrics(telemetry::MetricRegistry& registry, bool stream_metrics)
-    : open(registry.gauge({"penstock_extproc_streams_open", "Process streams that are open.", {}}).with({})),
-      ends(registry.counter({"penstock_extproc_streams_ended_total",
+    : ends(registry.counter({"penstock_extproc_streams_ended_total",
                              "Process streams that ended, by how their request ended.",
                              {"reason"}})),
+      ends_ok(ends.with({"ok"})),
       immediate(registry.counter({"penstock_extproc_immediate_responses_total",
                                   "Requests answered by the picker itself, by status and reason.",
                                   {"code", "reason"}})),

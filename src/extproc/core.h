@@ -26,9 +26,9 @@ class DoorMetrics {
  public:
   DoorMetrics(telemetry::MetricRegistry& registry, bool stream_metrics);
 
-  telemetry::Gauge& open;
-  std::array<telemetry::Counter*, kBodyModes> streams;   // by request body mode
-  telemetry::Family<telemetry::Counter>& ends;           // reason
+  std::array<telemetry::Counter*, kBodyModes> streams;  // by request body mode
+  telemetry::Family<telemetry::Counter>& ends;          // reason
+  telemetry::Counter& ends_ok;
   telemetry::Family<telemetry::Counter>& immediate;      // code, reason
   std::array<telemetry::Counter*, 2> pieces;             // by Answers::Side
   telemetry::Family<telemetry::Counter>& local_replies;  // status

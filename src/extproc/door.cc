@@ -17,7 +17,8 @@ using io::GrpcServerStream;
 using io::GrpcStatus;
 using io::Task;
 
-constexpr std::array<CollectedFamily, 3> kFamilies{{
+constexpr std::array<CollectedFamily, 4> kFamilies{{
+    {"penstock_extproc_streams_open", telemetry::MetricType::kGauge, "", "Process streams that are open."},
     {"penstock_requests_active", telemetry::MetricType::kGauge, "", "Requests being served right now."},
     {"penstock_extproc_undecided", telemetry::MetricType::kGauge, "",
      "Requests whose data plane waits for an answer."},
@@ -26,9 +27,9 @@ constexpr std::array<CollectedFamily, 3> kFamilies{{
 }};
 
 void collect(const Core& core, telemetry::Writer& out) {
-  const std::array<int64_t, kFamilies.size()> values{core.active.load(std::memory_order_relaxed),
-                                                     core.undecided.load(std::memory_order_relaxed),
-                                                     core.credits.load(std::memory_order_relaxed)};
+  const std::array<int64_t, kFamilies.size()> values{
+      core.open.load(std::memory_order_relaxed), core.active.load(std::memory_order_relaxed),
+      core.undecided.load(std::memory_order_relaxed), core.credits.load(std::memory_order_relaxed)};
   for (size_t i = 0; i < kFamilies.size(); ++i) {
     out.header(kFamilies[i].name, kFamilies[i].help, kFamilies[i].type);
     out.sample(kFamilies[i].name, {}, static_cast<double>(values[i]));
@@ -48,7 +49,6 @@ class Open {
   explicit Open(Core& core) : core_(core) {
     core_.open.fetch_add(1, std::memory_order_relaxed);
     core_.total.fetch_add(1, std::memory_order_relaxed);
-    core_.metrics.open.add(1);
     if (core_.metrics.inflight == nullptr) return;
     core_.metrics.inflight->add(1);
     since_ = core_.clock.now();
@@ -57,7 +57,6 @@ class Open {
   Open& operator=(const Open&) = delete;
   ~Open() {
     core_.open.fetch_sub(1, std::memory_order_relaxed);
-    core_.metrics.open.add(-1);
     if (core_.metrics.inflight == nullptr) return;
     core_.metrics.inflight->add(-1);
     core_.metrics.duration->observe(to_seconds(core_.clock.now() - since_));

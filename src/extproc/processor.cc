@@ -89,6 +89,7 @@ void Processor::sent() {
 
 void Processor::ended() {
   if (!has_request_ || ended_) return;
+  now_ = core_.clock.now();
   std::string_view reason = "client_disconnect";
   int status = response_ == ResponsePhase::kNone ? 499 : status_;
   if (core_.stopping.load(std::memory_order_relaxed)) {
@@ -112,7 +113,7 @@ void Processor::end(int status, std::string_view reason, const Error* error, uin
   if (!has_request_ || ended_) return;
   ended_ = true;
   core_.active.fetch_sub(1, std::memory_order_relaxed);
-  core_.metrics.ends.with({reason}).add();
+  (reason == "ok" ? core_.metrics.ends_ok : core_.metrics.ends.with({reason})).add();
   director::Observer::End how;
   how.status = status;
   how.reason = reason;
@@ -120,7 +121,7 @@ void Processor::end(int status, std::string_view reason, const Error* error, uin
   how.attempts = request_ == RequestPhase::kDecided ? 1 : 0;
   how.own_bytes = own_bytes;
   if (core_.access_log != nullptr) how.wall = core_.clock.wall_now();
-  watching_->observer.end(how, core_.clock.now());
+  watching_->observer.end(how, now_);
 }
 
 Processor::Next Processor::fail(io::GrpcCode code, std::string_view message) {

@@ -185,7 +185,9 @@ std::optional<std::string> MmEmbeddingsCacheProducer::dump_state() const {
     append_json_quoted(out, pods[i].id);
   }
   out += "],\"totalKnownPods\":" + std::to_string(pods.size()) + ",\"pods\":[";
-  std::stable_sort(pods.begin(), pods.end(), [](const auto& a, const auto& b) { return a.items > b.items; });
+  std::sort(pods.begin(), pods.end(), [](const auto& a, const auto& b) {
+    return a.items != b.items ? a.items > b.items : a.id < b.id;
+  });
   for (size_t i = 0; i < std::min(pods.size(), kMaxPodsDumped); ++i) {
     if (i > 0) out += ',';
     out += "{\"pod\":";
