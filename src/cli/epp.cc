@@ -318,6 +318,7 @@ int epp(const EppFlags& flags, const CLI::App& command) {
     return fail(status.error());
   }
   telemetry::log_info("penstock picks", {{"version", kVersion}});
+  release_start_up_memory();
 
   for (;;) {
     const std::optional<int> number = signals.wait(std::chrono::milliseconds(500));

@@ -1,5 +1,12 @@
 #include "cli/process.h"
 
+#include <link.h>
+#include <malloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <string_view>
+
 #include "base/units.h"
 
 namespace penstock::cli {
@@ -17,6 +24,29 @@ std::optional<int> ProcessSignals::wait(Duration timeout) {
   const int number = sigtimedwait(&set_, nullptr, &wait);
   if (number < 0) return std::nullopt;
   return number;
+}
+
+namespace {
+
+// Segments that are never written are what their file says: dropping their pages loses nothing.
+int release_segments(dl_phdr_info* object, size_t, void*) {
+  if (std::string_view(object->dlpi_name).starts_with("linux-vdso")) return 0;  // has no file
+  const auto page = static_cast<ElfW(Addr)>(sysconf(_SC_PAGESIZE));
+  for (ElfW(Half) i = 0; i < object->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = object->dlpi_phdr[i];
+    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_W) != 0) continue;
+    const ElfW(Addr) begin = (object->dlpi_addr + segment.p_vaddr + page - 1) & ~(page - 1);
+    const ElfW(Addr) end = (object->dlpi_addr + segment.p_vaddr + segment.p_filesz) & ~(page - 1);
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // NOLINT
+  }
+  return 0;
+}
+
+}  // namespace
+
+void release_start_up_memory() {
+  malloc_trim(0);
+  dl_iterate_phdr(&release_segments, nullptr);
 }
 
 Result<Duration> duration_flag(std::string_view flag, const std::string& text) {

@@ -31,6 +31,10 @@ class ProcessSignals {
 Result<Duration> duration_flag(std::string_view flag, const std::string& text);
 telemetry::LogLevel log_level(const std::string& name);
 
+// Lets go of the memory that only starting needed: unused heap, and the pages of code and constants, which
+// come back from the page cache when they are used again. Once, when the process is ready.
+void release_start_up_memory();
+
 // Waits until `active()` is 0 or `timeout` is over; a second signal to end ends the wait. True: it did.
 template <typename Active>
 bool drain(ProcessSignals& signals, Duration timeout, Active active) {

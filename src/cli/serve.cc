@@ -161,6 +161,7 @@ int serve(const ServeFlags& flags) {
     return fail(status.error());
   }
   telemetry::log_info("penstock serves", {{"version", kVersion}});
+  release_start_up_memory();
 
   for (;;) {
     const std::optional<int> number = signals.wait(std::chrono::hours(1));
