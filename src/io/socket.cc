@@ -60,7 +60,8 @@ bool SocketSet::turn(bool block) {
   for (int i = 0; i < count;) {
     const int end = std::min(count, i + kBatch);
     batching_ = end - i > 1;
-    for (; i < end; ++i) {
+    received_ = 0;
+    for (; i < end && received_ < kBatchBytes; ++i) {
       const epoll_event& event = events[static_cast<size_t>(i)];
       if (event.data.ptr == &alarm_) {
         alarm = true;
@@ -290,6 +291,7 @@ ptrdiff_t Socket::try_read(char* into, size_t bytes) {
     const ssize_t got = ::recv(fd_, into, bytes, 0);
     if (got >= 0) {
       maybe_readable_ = static_cast<size_t>(got) == bytes || ended_;
+      impl_of(loop_).sockets.note_received(static_cast<size_t>(got));
       return got;
     }
     if (errno == EINTR) continue;

@@ -48,14 +48,16 @@ class SocketSet {
   // Waits for events if `block`, and tells the sockets. True when the alarm went off.
   bool turn(bool block);
 
-  // A batch, of at most kBatch events, goes on step by step (io/step.h). True while there is one that has not
-  // come to this step yet.
+  // A batch, of at most kBatch events and about kBatchBytes received (what is parsed, hashed and sent on step
+  // by step should still be in the cache), goes on step by step (io/step.h). True while there is one that has
+  // not come to this step yet.
   bool waits_for(Step step) const { return batching_ && static_cast<size_t>(step) >= steps_begun_; }
   void enqueue(InStep& wait);
   void dequeue(InStep& wait) noexcept;
   // The last step, writing: a peer that sleeps is woken once for all that is written to it. True while there
   // is a batch to wait for.
   bool queues_writes() const { return batching_; }
+  void note_received(size_t bytes) { received_ += bytes; }
   void enqueue(QueuedWrite& write);
   void dequeue(QueuedWrite& write) noexcept;
   bool has_checks() const { return !checks_.empty(); }
@@ -70,6 +72,7 @@ class SocketSet {
   OwnedFd alarm_;
   OwnedFd bell_;
   static constexpr int kBatch = 32;
+  static constexpr size_t kBatchBytes = 128 * 1024;
   template <typename T>
   struct Queue {
     void push(T& wait);
@@ -82,6 +85,7 @@ class SocketSet {
   bool dispatching_ = false;
   bool batching_ = false;
   size_t steps_begun_ = 0;
+  size_t received_ = 0;  // by the batch
   std::array<Queue<InStep>, kSteps> steps_;
   Queue<QueuedWrite> writes_;
   std::vector<Socket*> buried_;
