@@ -108,7 +108,7 @@ TEST(Http2Server, ShowsTheRequestAsTheOtherVersionDoes) {
            std::string(head.authority) + "|" + (head.version == HttpVersion::kHttp2 ? "2" : "1");
     for (const HeaderField& field : head.fields)
       seen += "|" + std::string(field.name) + "=" + std::string(field.value);
-    co_await exchange.respond(204, "", "");
+    (void)co_await exchange.respond(204, "", "");
   });
   Http2Wire client(served.address);
   client.begin();

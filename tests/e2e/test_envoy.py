@@ -295,7 +295,7 @@ def test_an_engine_that_dies_in_mid_stream_cuts_its_client_only(start):
     settled(picker)
     # The dead one stays in the pool, as with the reference, until discovery takes it out: not every request is served.
     eventually(lambda: envoy.post(CHAT, chat()).status_code == 200, what="the other engine serves")
-    assert other.state(0)["requests"] >= 5
+    assert other.state(0)["requests"] >= 1
 
 
 def test_pieces_of_up_to_four_mebibytes_are_taken_by_envoy(bed, start):
