@@ -15,14 +15,10 @@
 // and ResponseBody…; after the last answer RST_STREAM(INTERNAL_ERROR), Envoy's usual end. A server that ends
 // the stream with status 0 after the request phase leaves the response phase out: "left_early".
 // Prints one line of JSON. "decision" is from the request's due time to the last request-body answer.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <nghttp2/nghttp2.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,18 +34,13 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/load/common.h"
 #include "bench/load/extproc_wire.h"
 
 namespace penstock::load {
 namespace {
 
 using Kind = extproc::Answer::Kind;
-
-uint64_t now_ns() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1000000000 + static_cast<uint64_t>(t.tv_nsec);
-}
 
 struct Options {
   int port = 0;
@@ -110,13 +101,6 @@ struct Totals {
   uint64_t requests = 0, left_early = 0, failed = 0, immediate = 0, goaways = 0, reconnects = 0;
   std::vector<float> decision_us, exchange_us;
 };
-
-double percentile(std::vector<float>& values, double q) {
-  if (values.empty()) return -1;
-  const size_t k = std::min(values.size() - 1, static_cast<size_t>(q * static_cast<double>(values.size())));
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(k), values.end());
-  return values[k];
-}
 
 class Generator {
  public:
@@ -284,17 +268,7 @@ class Generator {
 
   // ---- connections
   void open(Connection& c) {
-    c.fd = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(options_.port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (connect(c.fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-      std::perror("connect");
-      std::exit(1);
-    }
-    const int one = 1;
-    setsockopt(c.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    c.fd = connect_to(options_.port);
     nghttp2_session_client_new2(&c.session, callbacks_, this, option_);
     // As Envoy with the windows its examples configure.
     const std::array<nghttp2_settings_entry, 3> settings{{{NGHTTP2_SETTINGS_ENABLE_PUSH, 0},

@@ -5,12 +5,8 @@
 //
 // BODIES: one JSON body a line, sent in turn. Prints one JSON object; latencies in microseconds. Stops by
 // itself after warm-up + duration.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,16 +19,11 @@
 #include <string>
 #include <vector>
 
+#include "bench/load/common.h"
 #include "bench/load/wire.h"
 
 namespace penstock::load {
 namespace {
-
-uint64_t now_ns() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1000000000 + static_cast<uint64_t>(t.tv_nsec);
-}
 
 struct Options {
   int port = 0;
@@ -59,13 +50,6 @@ struct Totals {
   uint64_t requests = 0, errors = 0, not_200 = 0, events = 0, reconnects = 0;
   std::vector<uint32_t> latency_us, first_byte_us;
 };
-
-double percentile(std::vector<uint32_t>& values, double q) {
-  if (values.empty()) return -1;
-  const size_t k = std::min(values.size() - 1, static_cast<size_t>(q * static_cast<double>(values.size())));
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(k), values.end());
-  return values[k];
-}
 
 class Generator {
  public:
@@ -135,17 +119,7 @@ class Generator {
   }
 
   void open(Connection& c) {
-    c.fd = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(options_.port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (connect(c.fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-      std::perror("connect");
-      std::exit(1);
-    }
-    const int one = 1;
-    setsockopt(c.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    c.fd = connect_to(options_.port);
     c.reader = MessageReader();
     watch(c, false, EPOLL_CTL_ADD);
   }

@@ -11,7 +11,6 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <array>
@@ -24,15 +23,14 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/load/common.h"
 #include "bench/load/wire.h"
 
 namespace penstock::load {
 namespace {
 
 uint64_t now_us() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1000000 + static_cast<uint64_t>(t.tv_nsec) / 1000;
+  return now_ns() / 1000;
 }
 
 struct Port {

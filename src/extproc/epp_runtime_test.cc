@@ -6,8 +6,8 @@
 
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
+#include "base/eventually.h"
 #include "extproc/testing.h"
 #include "io/grpc.h"
 
@@ -62,13 +62,6 @@ class EppRuntimeTest : public ::testing::Test {
     io::Loop loop;
     io::HttpClient client(loop, client_options);
     io::block_on(loop, work(client));
-  }
-  bool eventually(const std::function<bool()>& condition) {
-    for (int i = 0; i < 10000; ++i) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return false;
   }
   bool at_rest() {
     return eventually([&] {

@@ -21,19 +21,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/eventually.h"
 #include "base/strings.h"
 
 namespace penstock::gateway::testing {
 
-// True as soon as `condition` holds, false when it does not within ten seconds.
-inline bool eventually(const std::function<bool()>& condition) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
+using penstock::eventually;
 
 // A blocking connection; reads give up after ten seconds.
 class Connection {

@@ -21,51 +21,8 @@ using testing::loopback;
 using testing::number32;
 using testing::RawServer;
 using testing::run_on;
-
-struct Client {
-  explicit Client(HttpClientOptions options = {}) : loops(1) {
-    loops.start();
-    run_on(loop(), [&]() -> Task<void> {
-      client = std::make_unique<HttpClient>(loop(), options);
-      co_return;
-    });
-  }
-  ~Client() {
-    run_on(loop(), [&]() -> Task<void> {
-      client.reset();
-      co_return;
-    });
-  }
-  Loop& loop() { return loops.at(0); }
-  HttpClient::Stats stats() {
-    HttpClient::Stats out;
-    run_on(loop(), [&]() -> Task<void> {
-      out = client->stats();
-      co_return;
-    });
-    return out;
-  }
-  LoopGroup loops;
-  std::unique_ptr<HttpClient> client;
-};
-
-struct Served {
-  explicit Served(std::function<Task<void>(HttpExchange&)> handler, HttpServerOptions options = {},
-                  std::shared_ptr<TlsServerContext> tls = nullptr)
-      : loops(1), server(loops, std::move(options), HttpServer::handler_of(std::move(handler))) {
-    loops.start();
-    auto bound = server.listen(loopback(), std::move(tls));
-    EXPECT_TRUE(bound.ok());
-    address = *bound;
-  }
-  ~Served() {
-    server.stop();
-    loops.stop();
-  }
-  LoopGroup loops;
-  HttpServer server;
-  SocketAddress address;
-};
+using Client = testing::TestClient;
+using Served = testing::TestServer;
 
 HttpDestination to(const SocketAddress& address) {
   return HttpDestination(address.ip(), address.port(), nullptr, {}, true);
@@ -527,7 +484,7 @@ TEST(Http2Client, TlsPeersMustChooseHttp2) {
     if (!speaks) options.alpn = {"http/1.1"};
     auto server_tls = TlsServerContext::create(options);
     ASSERT_TRUE(server_tls.ok());
-    Served served(echo, {}, *server_tls);
+    Served served(echo, {}, 1, *server_tls);
     TlsClientOptions client_options;
     client_options.verify = false;
     auto client_tls = TlsClientContext::create(client_options);

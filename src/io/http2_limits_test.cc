@@ -20,27 +20,7 @@ using testing::Http2Wire;
 using testing::loopback;
 using testing::number32;
 using testing::RawClient;
-
-struct Served {
-  explicit Served(std::function<Task<void>(HttpExchange&)> handler, HttpServerOptions options = {},
-                  size_t loop_count = 1)
-      : loops(loop_count), server(loops, std::move(options), HttpServer::handler_of(std::move(handler))) {
-    loops.start();
-    auto bound = server.listen(loopback());
-    EXPECT_TRUE(bound.ok());
-    address = *bound;
-  }
-  ~Served() {
-    server.stop();
-    loops.stop();
-  }
-  bool quiet() {
-    return eventually([&] { return server.stats().open_exchanges == 0; });
-  }
-  LoopGroup loops;
-  HttpServer server;
-  SocketAddress address;
-};
+using Served = testing::TestServer;
 
 Task<void> ok(HttpExchange& exchange) {
   (void)co_await exchange.respond(200, "text/plain", "ok");

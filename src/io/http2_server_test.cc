@@ -10,6 +10,7 @@
 namespace penstock::io {
 namespace {
 
+using testing::echo;
 using testing::eventually;
 using testing::Fields;
 using testing::frame;
@@ -18,37 +19,7 @@ using testing::Http2Wire;
 using testing::loopback;
 using testing::number32;
 using testing::RawClient;
-
-struct Served {
-  explicit Served(std::function<Task<void>(HttpExchange&)> handler, HttpServerOptions options = {},
-                  size_t loop_count = 1)
-      : loops(loop_count), server(loops, std::move(options), HttpServer::handler_of(std::move(handler))) {
-    loops.start();
-    auto bound = server.listen(loopback());
-    EXPECT_TRUE(bound.ok());
-    address = *bound;
-  }
-  ~Served() {
-    server.stop();
-    loops.stop();
-  }
-  LoopGroup loops;
-  HttpServer server;
-  SocketAddress address;
-};
-
-Task<void> echo(HttpExchange& exchange) {
-  auto body = co_await exchange.read_all(1 << 20);
-  if (!body.ok()) {
-    const int status = body.error().code == ErrorCode::kPayloadTooLarge ? 413 : 400;
-    (void)co_await exchange.respond(status, "text/plain", body.error().message);
-    co_return;
-  }
-  const std::string text = std::string(exchange.request().method) + " " +
-                           std::string(exchange.request().target) + " " +
-                           std::string(body->data(), body->size());
-  (void)co_await exchange.respond(200, "text/plain", text);
-}
+using Served = testing::TestServer;
 
 // Sends back each piece as it comes, and the trailers.
 Task<void> relay(HttpExchange& exchange) {

@@ -16,34 +16,8 @@ using testing::loopback;
 using testing::RawClient;
 using testing::RawServer;
 using testing::run_on;
-
-// A loop with a client on it; everything of the client happens there.
-struct Client {
-  explicit Client(HttpClientOptions options = {}) : loops(1) {
-    loops.start();
-    run_on(loop(), [&]() -> Task<void> {
-      client = std::make_unique<HttpClient>(loop(), options);
-      co_return;
-    });
-  }
-  ~Client() {
-    run_on(loop(), [&]() -> Task<void> {
-      client.reset();
-      co_return;
-    });
-  }
-  Loop& loop() { return loops.at(0); }
-  HttpClient::Stats stats() {
-    HttpClient::Stats out;
-    run_on(loop(), [&]() -> Task<void> {
-      out = client->stats();
-      co_return;
-    });
-    return out;
-  }
-  LoopGroup loops;
-  std::unique_ptr<HttpClient> client;
-};
+using Client = testing::TestClient;
+using Upstream = testing::TestServer;
 
 HttpDestination to(const SocketAddress& address) {
   HttpDestination out;
@@ -62,18 +36,6 @@ Task<Result<std::string>> drain(HttpCall& call) {
     if (piece->last) co_return all;
   }
 }
-
-struct Upstream {
-  explicit Upstream(std::function<Task<void>(HttpExchange&)> handler)
-      : loops(1), server(loops, {}, HttpServer::handler_of(std::move(handler))) {
-    loops.start();
-    address = *server.listen(loopback());
-  }
-  ~Upstream() { server.stop(); }
-  LoopGroup loops;
-  HttpServer server;
-  SocketAddress address;
-};
 
 Task<void> echo(HttpExchange& exchange) {
   auto body = co_await exchange.read_all(64 << 20);

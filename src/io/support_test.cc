@@ -127,17 +127,59 @@ void run_on(Loop& loop, std::function<Task<void>()> task) {
   done.get_future().wait();
 }
 
-bool eventually(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (std::chrono::steady_clock::now() < deadline) {
-    if (condition()) return true;
-    std::this_thread::yield();
-  }
-  return false;
-}
-
 SocketAddress loopback(uint16_t port) {
   return *SocketAddress::from_ip("127.0.0.1", port);
+}
+
+TestServer::TestServer(std::function<Task<void>(HttpExchange&)> handler, HttpServerOptions options,
+                       size_t loop_count, std::shared_ptr<TlsServerContext> tls)
+    : loops(loop_count), server(loops, std::move(options), HttpServer::handler_of(std::move(handler))) {
+  loops.start();
+  auto bound = server.listen(loopback(), std::move(tls));
+  EXPECT_TRUE(bound.ok());
+  address = *bound;
+}
+
+TestServer::~TestServer() {
+  server.stop();
+  loops.stop();
+}
+
+Task<void> echo(HttpExchange& exchange) {
+  auto body = co_await exchange.read_all(1 << 20);
+  if (!body.ok()) {
+    const int status = body.error().code == ErrorCode::kPayloadTooLarge ? 413 : 400;
+    (void)co_await exchange.respond(status, "text/plain", body.error().message);
+    co_return;
+  }
+  const std::string text = std::string(exchange.request().method) + " " +
+                           std::string(exchange.request().target) + " " +
+                           std::string(body->data(), body->size());
+  (void)co_await exchange.respond(200, "text/plain", text);
+}
+
+TestClient::TestClient(HttpClientOptions options) : loops(1) {
+  loops.start();
+  run_on(loop(), [&]() -> Task<void> {
+    client = std::make_unique<HttpClient>(loop(), options);
+    co_return;
+  });
+}
+
+TestClient::~TestClient() {
+  run_on(loop(), [&]() -> Task<void> {
+    client.reset();
+    co_return;
+  });
+}
+
+HttpClient::Stats TestClient::stats() {
+  HttpClient::Stats out;
+  run_on(loop(), [&]() -> Task<void> {
+    out = client->stats();
+    co_return;
+  });
+  return out;
 }
 
 TestCertificate write_certificate(const std::string& folder, const std::string& stem,

@@ -7,8 +7,8 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <thread>
 
+#include "base/eventually.h"
 #include "io/http_server.h"
 
 namespace penstock::signals {
@@ -17,16 +17,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
-
-template <typename Condition>
-bool eventually(Condition condition) {
-  const auto until = std::chrono::steady_clock::now() + seconds(30);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  return true;
-}
 
 constexpr std::string_view kPage =
     "vllm:num_requests_waiting{engine=\"0\"} 7\nvllm:num_requests_running{engine=\"0\"} 3\n"

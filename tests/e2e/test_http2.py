@@ -1,7 +1,6 @@
 """HTTP/2 on both sides of the gateway: clients with prior knowledge and by ALPN, engines where the pool says so."""
 import asyncio
 import json
-import shutil
 import subprocess
 
 import httpx
@@ -94,7 +93,6 @@ def test_large_bodies_pass(served):
     assert answer.json()["usage"]["prompt_tokens"] > 50_000
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_curl_with_prior_knowledge_and_by_alpn(served):
     plain, secure, _ = served
     for arguments in (["--http2-prior-knowledge", f"{plain}/v1/models"], ["--http2", "-k", f"{secure}/v1/models"]):
@@ -103,7 +101,6 @@ def test_curl_with_prior_knowledge_and_by_alpn(served):
         assert done.stdout == "2 200", done
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_a_client_that_goes_away_ends_its_request(served):
     plain, _, gateway = served
     done = subprocess.run(["curl", "-sS", "--http2-prior-knowledge", "--max-time", "1", "-o", "/dev/null", "-H",

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "base/eventually.h"
+#include "io/http_client.h"
 #include "io/http_server.h"
 #include "io/loop.h"
 
@@ -51,10 +54,36 @@ class RawServer {
 // Runs a task on the loop and waits for its end from another thread.
 void run_on(Loop& loop, std::function<Task<void>()> task);
 
-// Polls until the condition holds; false after ten seconds.
-bool eventually(const std::function<bool()>& condition);
+using penstock::eventually;
 
 SocketAddress loopback(uint16_t port = 0);
+
+// A server on loopback whose handler is the test's, on loops of its own.
+struct TestServer {
+  explicit TestServer(std::function<Task<void>(HttpExchange&)> handler, HttpServerOptions options = {},
+                      size_t loop_count = 1, std::shared_ptr<TlsServerContext> tls = nullptr);
+  ~TestServer();
+  // No exchange is running any more.
+  bool quiet() {
+    return eventually([&] { return server.stats().open_exchanges == 0; });
+  }
+  LoopGroup loops;
+  HttpServer server;
+  SocketAddress address;
+};
+
+// Answers with method, target and body, up to 1 MiB.
+Task<void> echo(HttpExchange& exchange);
+
+// A client on a loop of its own; everything of it happens there.
+struct TestClient {
+  explicit TestClient(HttpClientOptions options = {});
+  ~TestClient();
+  Loop& loop() { return loops.at(0); }
+  HttpClient::Stats stats();
+  LoopGroup loops;
+  std::unique_ptr<HttpClient> client;
+};
 
 // A self-signed certificate for 127.0.0.1 and `name`, written as PEM files.
 struct TestCertificate {
