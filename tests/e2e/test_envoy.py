@@ -158,6 +158,28 @@ def test_a_bad_body_is_the_clients_400(bed, client, data, status):
     settled(bed.picker)
 
 
+@pytest.mark.parametrize("http2", [False, True], ids=["HTTP/1.1", "HTTP/2"])
+@pytest.mark.parametrize("file", ["fail-close.yaml", "fail-open.yaml"])
+def test_headers_beyond_the_pickers_limit_are_its_431(bed, start, file, http2):
+    envoy = start.envoy(file, bed.picker.port, bed.picker.health_port, bed.engines.ports)
+    with httpx.Client(base_url=envoy.url, http1=not http2, http2=http2, timeout=20) as client:
+        for size, status in ((62_000, 200), (66_000, 431), (90_000, 431)):
+            answer = client.post(CHAT, json=chat(), headers={f"x-large-{i}": "h" * (size // 10) for i in range(10)})
+            assert answer.status_code == status, size
+    settled(bed.picker)
+
+
+def test_envoy_can_tell_the_client_the_id_under_which_the_decision_is_found(bed, start):
+    own = "generate_request_id: true"
+    envoy = start.envoy("fail-close.yaml", bed.picker.port, bed.picker.health_port,
+                        changes=[(own, f"{own}\n          always_set_request_id_in_response: true")])
+    served, refused = envoy.post(CHAT, chat()), envoy.post(CHAT, {"model": MODEL})
+    assert (served.status_code, refused.status_code) == (200, 400)
+    assert len(refused.headers["x-request-id"]) == 36
+    decision = httpx.get(f"{bed.picker.admin}/debug/decisions/{served.headers['x-request-id']}", timeout=5).json()
+    assert decision["outcome"]["status"] == 200
+
+
 def test_an_engines_429_reaches_the_client_with_its_retry_after(bed, client):
     answer = client.post(CHAT, json=chat(), headers={"x-sim-fault": '{"status": 429, "retry_after": "7"}'})
     assert answer.status_code == 429
