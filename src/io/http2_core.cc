@@ -1,6 +1,7 @@
 #include "io/detail/http2_core.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "io/detail/http2_stream.h"
@@ -14,6 +15,9 @@ constexpr size_t kReadBudget = 4 * kReadBytes;  // of one connection in one turn
 constexpr size_t kCopyBelow = 2048;             // body bytes in pieces below this are gathered by copying
 constexpr size_t kFrameBytes = 16384;           // nghttp2's largest DATA frame
 constexpr size_t kFrameHeader = 9;
+// Of one DATA frame: at most so many pieces are referred to, and copied bytes before, between and after those
+// are one piece each.
+constexpr size_t kPiecesOfFrame = 2 * (kFrameBytes / kCopyBelow) + 1;
 constexpr size_t kQueueWhilePaused = 1000;  // frames queued for a peer that takes none: we stop reading
 constexpr Duration kGoawayRoundTrip = std::chrono::seconds(1);
 constexpr Duration kGracefulLinger = std::chrono::seconds(1);
@@ -69,6 +73,7 @@ struct Gather {
   }
   void copy(const void* from, size_t size) {
     if (size == 0) return;
+    assert(size <= sizeof(bytes) - used);
     char* to = bytes + used;
     std::memcpy(to, from, size);
     used += size;
@@ -80,9 +85,11 @@ struct Gather {
         return;
       }
     }
+    assert(count < std::size(pieces));
     pieces[count++] = {to, size};
   }
   void refer(const char* from, size_t size) {
+    assert(count < std::size(pieces));
     pieces[count++] = {const_cast<char*>(from), size};
     total += size;
   }
@@ -251,9 +258,8 @@ struct Http2Core::Callbacks {
   static int send_data(nghttp2_session*, nghttp2_frame* frame, const uint8_t* head, size_t size,
                        nghttp2_data_source* source, void*) {
     Gather& gather = gathering();
-    constexpr size_t kPieces = kFrameBytes / kCopyBelow + 4;
     if (sizeof(gather.bytes) - gather.used < kFrameHeader + kFrameBytes ||
-        gather.count + kPieces >= kMaxPieces || gather.total >= kRoundBytes) {
+        gather.count + kPiecesOfFrame > kMaxPieces || gather.total >= kRoundBytes) {
       gather.full = true;
       return NGHTTP2_ERR_WOULDBLOCK;
     }

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <atomic>
+#include <fstream>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -399,6 +402,81 @@ TEST(Http2Limits, AnswersThatTheClientNeverTakesAreResetAfterTheTimeout) {
   EXPECT_EQ(served.server.stats().http2_stalled_streams, 1U);
 }
 
+TEST(Http2Limits, AnEndThatTheClientNeverTakesIsResetToo) {
+  HttpServerOptions options;
+  options.write_timeout = milliseconds(60);
+  std::atomic<bool> taken{false};
+  Served served(
+      [&](HttpExchange& exchange) -> Task<void> {
+        (void)exchange.write_head(200, {}, BodyFraming::chunked());
+        const std::string_view piece = "hello";
+        (void)co_await exchange.write(piece);
+        while (!taken) {
+          const bool slept = co_await exchange.loop().sleep(milliseconds(1), exchange.cancel_token());
+          if (!slept) co_return;
+        }
+        (void)co_await exchange.finish();
+      },
+      options);
+  Http2Wire client(served.address);
+  client.begin({{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 5}});
+  client.headers(1, Http2Wire::request("GET", "/"), true);
+  EXPECT_EQ(client.next(NGHTTP2_DATA).payload, "hello");
+  taken = true;
+  EXPECT_EQ(client.next(NGHTTP2_RST_STREAM).id, 1);
+  EXPECT_TRUE(served.quiet());
+  EXPECT_EQ(served.server.stats().http2_stalled_streams, 1U);
+}
+
+TEST(Http2Limits, BodiesInManyPiecesOfAllSizesAreGatheredWhole) {
+  constexpr int kStreams = 24;
+  HttpServerOptions options;
+  options.http2.stream_queue_bytes = 1;  // all is sent from where it lies
+  const auto sizes = [](size_t stream) {
+    std::vector<size_t> out;
+    uint32_t seed = static_cast<uint32_t>(stream) * 2654435761U + 1;
+    for (int i = 0; i < 40; ++i) {
+      seed = seed * 1664525U + 1013904223U;
+      const uint32_t die = (seed >> 16U) % 8;
+      if (stream % 4 == 0) {
+        out.push_back(i % 2 == 0 ? 2048 : 1);
+      } else {
+        out.push_back(die < 3 ? 2048 : die < 6 ? 1 : die == 6 ? 2047 : 16384);
+      }
+    }
+    return out;
+  };
+  const auto text = [](size_t stream, size_t size) {
+    return std::string(size, static_cast<char>('a' + stream));
+  };
+  std::atomic<int> writing{0};
+  Served served(
+      [&](HttpExchange& exchange) -> Task<void> {
+        const auto stream = static_cast<size_t>(exchange.request().path[1] - 'a');
+        std::vector<std::string> owned;
+        for (const size_t size : sizes(stream)) owned.push_back(text(stream, size));
+        const std::vector<std::string_view> pieces(owned.begin(), owned.end());
+        (void)exchange.write_head(200, {}, BodyFraming::chunked());
+        ++writing;
+        (void)co_await exchange.finish(pieces, {});
+      },
+      options);
+  Http2Wire client(served.address);
+  client.begin({{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0}});
+  client.send(Http2Wire::window_frame(0, 0x7fffffff - 65535));
+  for (int i = 0; i < kStreams; ++i)
+    client.headers(1 + 2 * i, Http2Wire::request("GET", std::string("/") + static_cast<char>('a' + i)), true);
+  ASSERT_TRUE(eventually([&] { return writing == kStreams; }));
+  // All at once.
+  client.settings({{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0x7fffffff}});
+  for (size_t i = 0; i < kStreams; ++i) {
+    size_t total = 0;
+    for (const size_t size : sizes(i)) total += size;
+    EXPECT_EQ(client.answer(static_cast<int32_t>(1 + 2 * i)).body, text(i, total)) << i;
+  }
+  EXPECT_TRUE(served.quiet());
+}
+
 TEST(Http2Limits, AClientThatReadsNothingIsClosedAfterTheTimeout) {
   HttpServerOptions options;
   options.write_timeout = milliseconds(100);
@@ -512,6 +590,67 @@ TEST(Http2Limits, AHalfClosedStreamIsAnsweredAndAHalfSentOneTimesOut) {
   client.data(3, "", true);
   EXPECT_EQ(client.answer(3).status, 200);
   EXPECT_TRUE(served.quiet());
+}
+
+// What a body may still send after it was given up on.
+void upload(Http2Wire& client, uint64_t bytes) {
+  const std::string piece(16'000, 'x');
+  uint64_t sent = 0;
+  int rounds = 0;
+  while (sent < bytes && rounds < 5) {
+    client.ping();
+    ++rounds;
+    const uint64_t window = client.peer_settings[NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE] + client.windows[1];
+    for (; sent < bytes && sent + piece.size() <= window; sent += piece.size(), rounds = 0)
+      client.data(1, piece, false);
+  }
+}
+
+size_t resident_bytes() {
+  size_t all = 0;
+  size_t resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST(Http2Limits, ABodyThatWasGivenUpOnIsBoundedByItsWindow) {
+  HttpServerOptions options;
+  options.body_timeout = milliseconds(30);
+  Served served(
+      [&](HttpExchange& exchange) -> Task<void> {
+        auto body = co_await exchange.read_all(1000);
+        EXPECT_FALSE(body.ok());
+        (void)exchange.write_head(408, {}, BodyFraming::chunked());
+        (void)co_await exchange.flush();
+        co_await wait_for_the_end(exchange);
+      },
+      options);
+  Http2Wire client(served.address);
+  client.begin();
+  client.headers(1, Http2Wire::request("POST", "/"), false);
+  EXPECT_EQ(client.next(NGHTTP2_HEADERS).id, 1);
+  upload(client, 4U << 20U);
+  EXPECT_EQ(client.windows[1], 0U);
+}
+
+TEST(Http2Limits, WhatComesAfterTheHandlerHasEndedIsDropped) {
+  HttpServerOptions options;
+  options.body_timeout = milliseconds(30);
+  Served served(
+      [&](HttpExchange& exchange) -> Task<void> {
+        auto body = co_await exchange.read_all(1000);
+        EXPECT_FALSE(body.ok());
+        (void)co_await exchange.respond(408, "text/plain", "too late");
+      },
+      options);
+  Http2Wire client(served.address);
+  client.begin({{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0}});
+  client.headers(1, Http2Wire::request("POST", "/"), false);
+  EXPECT_EQ(client.next(NGHTTP2_HEADERS).id, 1);
+  const size_t before = resident_bytes();
+  upload(client, 64U << 20U);
+  EXPECT_GT(client.windows[1], 60U << 20U);
+  EXPECT_LT(resident_bytes(), before + (24U << 20U));
 }
 
 TEST(Http2Limits, ALostConnectionCancelsAllItsExchanges) {

@@ -424,6 +424,7 @@ void Http2ServerConnection::start(Http2Exchange& exchange) {
   if (const int status = exchange.complete_head(); status != 0) {
     add(home_.bad_requests, uint64_t{1});
     exchange.state_ = Http2Exchange::State::kDone;
+    exchange.drop_received();
     exchange.answer(status);
     return;
   }
@@ -445,6 +446,7 @@ Task<void> Http2ServerConnection::run(Http2Exchange& exchange) {
 
 void Http2ServerConnection::ended(Http2Exchange& exchange, bool threw) {
   exchange.state_ = Http2Exchange::State::kDone;
+  exchange.drop_received();
   if (!exchange.closed_ && !exchange.reset_by_us_) {
     if ((threw && !exchange.out_started_) || !exchange.head_written_) {
       exchange.answer(500);

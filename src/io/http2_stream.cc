@@ -174,7 +174,7 @@ void Http2Stream::detach() {
   in_begin_ = in_given_ = in_end_ = more_end_ = 0;
   in_total_ = 0;
   close_code_ = 0;
-  in_ended_ = closed_ = broken_ = reset_by_us_ = unprocessed_ = gathering_ = no_room_ = false;
+  in_ended_ = closed_ = broken_ = reset_by_us_ = unprocessed_ = gathering_ = no_room_ = dropping_ = false;
   trailers_in_.clear();
   out_kind_ = Out::kNone;
   out_left_ = 0;
@@ -197,6 +197,10 @@ void Http2Stream::reset(uint32_t error_code) {
 
 void Http2Stream::receive(const uint8_t* bytes, size_t size) {
   in_total_ += size;
+  if (dropping_) {
+    core_->consume(id_, size, !closed_);
+    return;
+  }
   unconsumed_ += size;
   if (gathering_ && !room_for(size)) {
     give_back();
@@ -234,6 +238,14 @@ bool Http2Stream::room_for(size_t size) {
       in_end_ + size <= in_.capacity() ? in_.capacity() : std::max(in_end_ + size, in_.capacity() * 2);
   no_room_ = !budget_->hold(held);
   return !no_room_;
+}
+
+void Http2Stream::drop_received() {
+  dropping_ = true;
+  in_.reset();
+  more_.reset();
+  in_begin_ = in_given_ = in_end_ = more_end_ = 0;
+  give_back();
 }
 
 void Http2Stream::give_back() {
@@ -298,19 +310,21 @@ Task<Result<std::span<char>>> Http2Stream::read_whole(size_t limit, uint64_t max
                                                       std::optional<uint64_t> declared, Duration timeout,
                                                       CancelToken token, Duration total_timeout,
                                                       BodyBudget* budget) {
-  struct Borrowed {
-    BodyBudget*& slot;
-    ~Borrowed() { slot = nullptr; }
-  } borrowed{budget_};
+  // However this ends, what comes after it is bounded by the window again.
+  struct Gathering {
+    explicit Gathering(Http2Stream& s) : stream(s) {}
+    ~Gathering() {
+      stream.budget_ = nullptr;
+      stream.gathering_ = false;
+    }
+    Http2Stream& stream;
+  };
+  const Gathering gathering(*this);
   budget_ = budget;
   no_room_ = false;
-  const auto no_room = [&] {
-    gathering_ = false;
-    return Error{ErrorCode::kResourceExhausted, "there is no room for the body"};
-  };
+  const auto no_room = [&] { return Error{ErrorCode::kResourceExhausted, "there is no room for the body"}; };
   const auto effective = static_cast<size_t>(std::min<uint64_t>(limit, max_bytes));
   const auto too_large = [&] {
-    gathering_ = false;
     return Error{ErrorCode::kPayloadTooLarge,
                  "the body is larger than the limit of " + std::to_string(effective) + " bytes"};
   };
@@ -334,11 +348,9 @@ Task<Result<std::span<char>>> Http2Stream::read_whole(size_t limit, uint64_t max
     if (total_timeout > Duration::zero()) {
       const TimePoint now = loop_.now();
       if (deadline == kNever) deadline = now + total_timeout;
-      if (now >= deadline) {
-        gathering_ = false;
+      if (now >= deadline)
         co_return std::move(status_of(Wait::Outcome::kTimedOut, timeout_code(), "waiting for the body"))
             .error();
-      }
       if (patience <= Duration::zero() || deadline - now < patience) patience = deadline - now;
     }
     Parked parked(loop_, reader_, patience, token);
@@ -555,8 +567,9 @@ void Http2Stream::release_sent() {
 }
 
 bool Http2Stream::stuck(TimePoint now, Duration limit) {
-  if (queued() == 0 || closed_ || sent_ != sent_at_check_ || limit <= Duration::zero() ||
-      writer_ != nullptr) {
+  // (A request without a body that waits for its turn is not stuck.)
+  const bool waits = queued() != 0 || (out_headers_sent_ && out_finished_ && !out_end_sent_);
+  if (!waits || closed_ || sent_ != sent_at_check_ || limit <= Duration::zero() || writer_ != nullptr) {
     sent_at_check_ = sent_;
     stuck_since_ = kNever;
     return false;

@@ -90,6 +90,8 @@ class Http2Stream {
                                            Duration timeout, CancelToken token,
                                            Duration total_timeout = Duration::zero(),
                                            BodyBudget* budget = nullptr);
+  // Nobody reads any more: what has come and what comes is dropped, its window given back.
+  void drop_received();
   bool anything_unread() const { return in_given_ != in_end_ || more_end_ != 0; }
   // Until wake_reader(), the deadline, or the token.
   Task<Wait::Outcome> wait_for_news(Duration timeout, CancelToken token);
@@ -111,7 +113,7 @@ class Http2Stream {
   // Nothing more will be sent.
   void drop_queue();
   void reset(uint32_t error_code);
-  // Bytes are queued and none went since the tick before last.
+  // Bytes or the end are queued, and nothing went for `limit`. Asked at every tick.
   bool stuck(TimePoint now, Duration limit);
 
   struct Parked;
@@ -132,6 +134,7 @@ class Http2Stream {
   bool unprocessed_ = false;  // the peer said that it has not looked at the stream
   bool gathering_ = false;    // read_whole(): the window is given back as bytes come
   bool no_room_ = false;      // read_whole()'s budget refused: what comes is dropped
+  bool dropping_ = false;     // drop_received()
   BodyBudget* budget_ = nullptr;
   uint64_t in_total_ = 0;
   FieldStore trailers_in_;
