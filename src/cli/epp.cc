@@ -166,6 +166,9 @@ Status take_settings(const std::string& path, extproc::EppOptions& options, Dura
   }
   options.door.buffered_bytes = settings->buffered_bytes;
   options.door.streams = settings->streams;
+  if (!settings->listeners.empty()) {
+    options.door.streams = std::min(options.door.streams, options.limits.streams);
+  }
   options.door.trust_request_id = settings->telemetry.trust_request_id;
   options.telemetry = settings->telemetry;
   options.loops = settings->loops;

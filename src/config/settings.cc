@@ -330,6 +330,7 @@ class SettingsDecoder {
     decode_object(nodes.limits, path + ".limits", errors_,
                   [&](Binder& b) { bind_listener_limits(b, l.limits); });
     if (nodes.limits != nullptr) {
+      l.limits.streams_per_connection_given = nodes.limits->find("streamsPerConnection") != nullptr;
       bounds(path + ".limits", *nodes.limits,
              {{"bodyBytes", l.limits.body_bytes, 1, int64_t{4} << 30},
               {"headerBytes", l.limits.header_bytes, 1024, 16 << 20},

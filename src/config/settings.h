@@ -23,6 +23,7 @@ struct ListenerLimits {
   int64_t connections = 20000;
   int64_t streams = 20000;                // requests being served at once
   int64_t streams_per_connection = 1024;  // of HTTP/2
+  bool streams_per_connection_given = false;
 
   bool operator==(const ListenerLimits&) const = default;
 };

@@ -4,6 +4,7 @@
 #include <malloc.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -28,7 +29,17 @@ io::HttpServerOptions server_options(const EppOptions& options) {
   server.max_body_bytes = UINT64_MAX;
   server.body_timeout = Duration::zero();
   server.idle_timeout = std::chrono::hours(24);
-  server.http2.max_concurrent_streams = static_cast<uint32_t>(options.limits.streams);
+  const int64_t streams = options.limits.streams_per_connection_given ? options.limits.streams_per_connection
+                                                                      : options.limits.streams;
+  server.http2.max_concurrent_streams = static_cast<uint32_t>(streams);
+  // Nothing is written before the decision, and Envoy resets the stream of every client that leaves until
+  // then: all of them may do so at once, and it is no fault of the connection they share.
+  server.http2.reset_burst = std::max(server.http2.reset_burst, server.http2.max_concurrent_streams);
+  server.http2.resets_per_second = server.http2.reset_burst;
+  // A decided stream waits for its answer without a deadline: a data plane that is gone without a word is
+  // found by its silence.
+  server.http2.ping_interval = options.ping_interval;
+  server.http2.ping_timeout = options.ping_timeout;
   return server;
 }
 

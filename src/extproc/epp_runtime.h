@@ -35,9 +35,12 @@ struct EppOptions {
   bool health_on_grpc = false;           // the static health service beside ext-proc
   size_t max_receive_message_bytes = size_t{65} << 20;
   size_t max_send_message_bytes = 0;  // 0: no limit
-  bool secure = true;                 // TLS on the gRPC address
-  std::string cert_folder;            // tls.crt and tls.key; "": a self-signed certificate made at start
-  bool cert_reload = false;           // when the files change
+  Duration ping_interval =
+      std::chrono::seconds(30);                      // silence of a connection until it is asked; zero: never
+  Duration ping_timeout = std::chrono::seconds(10);  // and then closed with its streams
+  bool secure = true;                                // TLS on the gRPC address
+  std::string cert_folder;   // tls.crt and tls.key; "": a self-signed certificate made at start
+  bool cert_reload = false;  // when the files change
   bool allow_tls12 = true;
   std::vector<std::string> tls12_ciphers;  // IANA names; empty: the library's
 };

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <grpc/health/v1/health.pb.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -127,6 +129,60 @@ TEST_F(EppRuntimeTest, AnExchangeIsServedOverHttp2) {
   EXPECT_THAT(runtime->metrics().render(),
               HasSubstr("penstock_extproc_streams_ended_total{reason=\"ok\"} 1"));
   EXPECT_THAT(runtime->decisions_json(10), HasSubstr("\"status\":200"));
+}
+
+TEST_F(EppRuntimeTest, ADataPlaneThatIsSilentlyGoneIsFoundByItsSilence) {
+  options.ping_interval = std::chrono::milliseconds(30);
+  options.ping_timeout = std::chrono::milliseconds(60);
+  start();
+  const auto address = io::SocketAddress::parse(runtime->grpc_address());
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(::connect(fd, static_cast<const sockaddr*>(address->native()),
+                      static_cast<socklen_t>(address->native_bytes())),
+            0);
+  // The preface and empty SETTINGS; then it neither reads nor answers.
+  const std::string hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + std::string("\0\0\0\4\0\0\0\0\0", 9);
+  ASSERT_EQ(::send(fd, hello.data(), hello.size(), 0), static_cast<ssize_t>(hello.size()));
+  EXPECT_TRUE(eventually(
+      [&] { return runtime->metrics().render().find("reason=\"ping_timeout\"} 1") != std::string::npos; }));
+  ::close(fd);
+}
+
+Task<void> hang_up_early(io::HttpClient& client, const io::HttpDestination& to, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    auto stream = co_await open(client, to);
+    if (stream == nullptr) co_return;
+    co_await send(*stream, bytes_of(full_duplex(request_headers(post_fields()))));
+  }
+  co_await exchange(client, to);
+}
+
+TEST_F(EppRuntimeTest, ClientsThatHangUpDuringTheirUploadDoNotCostTheSharedConnection) {
+  start();
+  with_client([&](io::HttpClient& client) { return hang_up_early(client, destination, 1500); });
+  EXPECT_TRUE(at_rest());
+  const std::string metrics = runtime->metrics().render();
+  EXPECT_THAT(metrics, HasSubstr("reason=\"reset_flood\"} 0"));
+  EXPECT_THAT(metrics, HasSubstr("penstock_extproc_streams_ended_total{reason=\"ok\"} 1"));
+}
+
+Task<void> open_two(io::HttpClient& client, const io::HttpDestination& to) {
+  auto first = co_await open(client, to);
+  auto second = co_await open(client, to);
+  if (first == nullptr || second == nullptr) co_return;
+  co_await ask(*first, kBody);
+  co_await receive(*first);
+  co_await receive(*first);
+  co_await send(*second, bytes_of(full_duplex(request_headers(post_fields()))));
+  const pb::ProcessingResponse answer = co_await receive(*second);
+  EXPECT_EQ(answer.immediate_response().status().code(), 503);
+}
+
+TEST_F(EppRuntimeTest, StreamsBeyondTheLimitAreRefusedByName) {
+  options.door.streams = 1;
+  start();
+  with_client([&](io::HttpClient& client) { return open_two(client, destination); });
+  EXPECT_TRUE(at_rest());
 }
 
 TEST_F(EppRuntimeTest, TlsWithACertificateMadeAtStart) {

@@ -532,6 +532,7 @@ SocketAddress Socket::local() const {
 void set_stream_options(int fd) {
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
 }
 
 Result<int> open_listener(const SocketAddress& address, int backlog, bool reuse_port) {
@@ -571,8 +572,6 @@ Task<Result<SocketPtr>> connect_any(Loop& loop, std::span<const SocketAddress> a
         ::socket(address.is_v6() ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) co_return Error{ErrorCode::kIo, std::string("socket: ") + std::strerror(errno)};
     set_stream_options(fd);
-    const int on = 1;
-    ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     const int connected = ::connect(fd, static_cast<const sockaddr*>(address.native()),
                                     static_cast<socklen_t>(address.native_bytes()));
     if (connected != 0 && errno != EINPROGRESS) {

@@ -180,7 +180,7 @@ inline QueuedWrite Socket::write_soon(const iovec* pieces, size_t count) {
   return {*this, pieces, count};
 }
 
-// Non-blocking, close-on-exec, TCP_NODELAY.
+// TCP_NODELAY, SO_KEEPALIVE.
 void set_stream_options(int fd);
 Result<int> open_listener(const SocketAddress& address, int backlog, bool reuse_port);
 // Connects to the first address that answers. The deadline is for all of them.
