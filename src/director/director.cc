@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "base/strings.h"
 #include "director/tracing.h"
@@ -19,6 +20,12 @@ constexpr size_t kKeptArenaBytes = 512 * 1024;
 // The signals every engine must have; the age of a decision is that of the oldest of them.
 constexpr std::array<Signal, 3> kRequiredSignals{Signal::kWaitingRequests, Signal::kRunningRequests,
                                                  Signal::kKvUsage};
+
+// Where the numbers of one director's requests begin: 2^40 for each.
+uint64_t first_number() {
+  static std::atomic<uint64_t> directors{0};
+  return ((directors.fetch_add(1, std::memory_order_relaxed) & 0xFFFFFF) << 40) + 1;
+}
 
 // The value under the current name; the old name counts only where the current one is absent.
 std::optional<std::string_view> aliased_header(std::span<const HeaderField> headers, std::string_view name,
@@ -143,6 +150,7 @@ Director::Director(Pool& pool, std::unique_ptr<PictureSource> pictures, const Cl
       clock_(clock),
       options_(options),
       seeds_(options.seed),
+      next_number_(first_number()),
       policy_(pool.policy),
       rules_(pool.rules),
       series_(pool.metrics) {}
@@ -163,6 +171,7 @@ Status Director::decide(Request& request, const RequestInput& input) {
 void Director::describe(Request& request, const RequestInput& input) {
   Arena& arena = request.arena;
   InferenceRequest& inference = request.inference;
+  inference.number = next_number_++;
   inference.request_id = arena.copy(input.request_id);
   inference.method = input.method;
   inference.path = input.path;

@@ -213,6 +213,7 @@ class Director {
   const Clock& clock_;
   Options options_;
   Random seeds_;
+  uint64_t next_number_;  // of InferenceRequest; each director has a range of its own
   PublishedReader<Policy> policy_;
   PublishedReader<PoolRules> rules_;
   SeriesCache series_;

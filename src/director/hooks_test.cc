@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "director/director.h"
 #include "director/observer.h"
@@ -53,12 +54,16 @@ class Marker final : public PreRequest, public ResponseHook {
              : event.kind == ResponseEvent::Kind::kChunk ? 'c'
              : event.natural_end                         ? 'e'
                                                          : 'x';
+    status = event.status;
+    number = event.request_number;
     if (event.kind == ResponseEvent::Kind::kHead)
       edits.set_header("x-served", event.served_endpoint.value_or("?"));
     if (event.kind == ResponseEvent::Kind::kEnd)
       edits.set_metadata("envoy.lb", "tokens", static_cast<double>(event.total_tokens));
   }
   mutable std::string kinds;
+  mutable int status = -1;
+  mutable uint64_t number = 0;
 };
 
 class HooksTest : public ::testing::Test {
@@ -183,6 +188,54 @@ TEST_F(HooksTest, ResponseHooksAreToldOfTheAnswerAndAddToIt) {
   observer.end({.status = 200, .reason = "ok", .error = nullptr, .attempts = 1, .own_bytes = 0, .wall = {}},
                clock.now());
   EXPECT_EQ(marker->kinds, "hcce");
+  EXPECT_EQ(marker->status, 200);
+}
+
+TEST_F(HooksTest, AnErrorAnswerIsWholeButSaysItsStatus) {
+  auto* marker = policy.add<Marker>("marker");
+  policy.policy->response_hooks.push_back(marker);
+  Observer observer;
+  observer.start(pool, request, nullptr, 0);
+  ASSERT_TRUE(director.decide(request, input()).ok());
+  observer.head(500, "application/json", "");
+  std::vector<std::string_view> out;
+  observer.piece("{}", clock.now(), out);
+  observer.body_end(out);
+  EXPECT_EQ(marker->kinds, "hce");
+  EXPECT_EQ(marker->status, 500);
+}
+
+TEST_F(HooksTest, RequestsOfOneIdAreToldApartByTheirNumbers) {
+  auto* marker = policy.add<Marker>("marker");
+  policy.policy->response_hooks.push_back(marker);
+  std::set<uint64_t> numbers;
+  for (int i = 0; i < 2; ++i) {
+    request.reset();
+    Observer observer;
+    observer.start(pool, request, nullptr, 0);
+    ASSERT_TRUE(director.decide(request, input()).ok());
+    EXPECT_TRUE(numbers.insert(request.inference.number).second);
+    observer.end(
+        {.status = 0, .reason = "client_gone", .error = nullptr, .attempts = 1, .own_bytes = 0, .wall = {}},
+        clock.now());
+    EXPECT_EQ(marker->number, request.inference.number);
+  }
+}
+
+TEST_F(HooksTest, AStreamThatBreaksOffHasOneEndThatIsNotNatural) {
+  auto* marker = policy.add<Marker>("marker");
+  policy.policy->response_hooks.push_back(marker);
+  Observer observer;
+  observer.start(pool, request, nullptr, 0);
+  ASSERT_TRUE(director.decide(request, input()).ok());
+  observer.head(200, "text/event-stream", "");
+  std::vector<std::string_view> out;
+  observer.piece("data: {\"choices\":[{\"text\":\"a\"}]}\n\n", clock.now(), out);
+  observer.body_end(out, false);
+  observer.end(
+      {.status = 200, .reason = "engine_died", .error = nullptr, .attempts = 1, .own_bytes = 0, .wall = {}},
+      clock.now());
+  EXPECT_EQ(marker->kinds, "hcx");
 }
 
 TEST_F(HooksTest, AnAnswerThatBreaksOffHasAnEndThatIsNotNatural) {

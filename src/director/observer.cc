@@ -30,9 +30,11 @@ void Observer::tell(ResponseEvent::Kind kind, TimePoint now, bool natural_end, c
   if (request_->policy == nullptr || request_->policy->response_hooks.empty()) return;
   ResponseEvent event;
   event.kind = kind;
+  event.request_number = request_->inference.number;
   event.request_id = request_->inference.request_id;
   event.endpoint = request_->endpoint.get();
   event.streaming = is_event_stream();
+  event.status = status_;
   event.now = now;
   event.natural_end = natural_end;
   event.has_lb_metadata = served.has_lb_metadata;
@@ -124,11 +126,11 @@ void Observer::note_first_token(TimePoint now) {
   pool_->metrics.moments[3]->observe(to_seconds(now - request_->record.arrived_at));
 }
 
-void Observer::body_end(std::vector<std::string_view>& out) {
+void Observer::body_end(std::vector<std::string_view>& out, bool natural) {
   if (reads_) reader_.finish(out);
   if (hooks_ended_) return;
   hooks_ended_ = true;
-  tell(ResponseEvent::Kind::kEnd, last_piece_at_, true, {});
+  tell(ResponseEvent::Kind::kEnd, last_piece_at_, natural, {});
 }
 
 void Observer::end(const End& end, TimePoint now) {

@@ -52,8 +52,8 @@ class Observer {
   // The next piece of the body, and what to send of it: views into `piece` or into the reader, valid until
   // the next call.
   void piece(std::string_view piece, TimePoint now, std::vector<std::string_view>& out);
-  // The body is complete: what was held back.
-  void body_end(std::vector<std::string_view>& out);
+  // No more comes: what was held back. `natural`: the body is complete; false: it broke off.
+  void body_end(std::vector<std::string_view>& out, bool natural = true);
 
   struct End {
     int status = 0;                // sent to the client, 0: none

@@ -79,7 +79,7 @@ Task<void> Exchange::stream_back(PoolPart& pool) {
       if (observer.takes_events()) {
         // What the reader and the hold still have is the beginning of a line that will not end.
         state_.pieces.clear();
-        observer.body_end(state_.pieces);
+        observer.body_end(state_.pieces, false);
         state_.pieces.clear();
         const std::string event = protocol::error_event(error, api_, http_.request().path, request_id_);
         const std::string_view before = state_.hold.before_error();

@@ -176,9 +176,11 @@ struct ResponseEvent {
     kEnd,    // it is over, one way or the other; once
   };
   Kind kind = Kind::kHead;
+  uint64_t request_number = 0;  // InferenceRequest::number
   std::string_view request_id;
   const Endpoint* endpoint = nullptr;  // that served it; nullptr: nobody was chosen
   bool streaming = false;
+  int status = 0;  // of the answer; 0: none came
   TimePoint now = kNever;
   // kEnd: token counts of the engine's own report, absent where there was none.
   bool has_usage = false;
@@ -186,7 +188,7 @@ struct ResponseEvent {
   uint64_t completion_tokens = 0;
   uint64_t total_tokens = 0;
   std::optional<uint64_t> cached_tokens;
-  bool natural_end = false;  // kEnd: the answer was complete
+  bool natural_end = false;  // kEnd: the answer came whole, whatever its status
   // kHead: the endpoint that the data plane says it used; nullopt: it says nothing (behind Envoy: the
   // metadata x-gateway-destination-endpoint-served); `has_lb_metadata`: whether it sent any of that
   // namespace.

@@ -64,6 +64,9 @@ struct TokenizedPrompt {
 // What the director knows of one request while it decides. Plain views into the request's arena: valid
 // until the arena is reset. One loop owns it.
 struct InferenceRequest {
+  // Unique in the process: what plugins that follow a request know it by. The id is for logs, it may be the
+  // client's and come twice.
+  uint64_t number = 0;
   std::string_view request_id;
   std::string_view method;
   std::string_view path;  // without the query
