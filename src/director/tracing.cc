@@ -13,6 +13,21 @@ void set_count(telemetry::RequestTrace& trace, std::string_view key, uint64_t va
 
 }  // namespace
 
+void CallerContext::add(std::string_view lower_name, std::string_view value) {
+  if (lower_name == "traceparent") {
+    traceparent_ = value;
+    ++parents_;
+  } else if (lower_name == "tracestate" && !value.empty()) {
+    if (tracestate_.empty()) {
+      tracestate_ = value;
+      return;
+    }
+    if (joined_.empty()) joined_ = tracestate_;
+    joined_ += ',';
+    joined_ += value;
+  }
+}
+
 void end_orchestration(telemetry::SpanScope& span, const Request& request, const Status& status) {
   if (!span) return;
   span.set("target_model", std::string(request.inference.target_model));

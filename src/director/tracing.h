@@ -1,7 +1,7 @@
 #pragma once
 
+#include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/result.h"
 #include "director/decision_log.h"
@@ -22,20 +22,31 @@ namespace penstock::director {
 inline constexpr std::string_view kHandlersScope = "llm-d-router/pkg/epp/handlers";
 inline constexpr std::string_view kRequestControlScope = "llm-d-router/pkg/epp/requestcontrol";
 
+// The caller's context out of its header fields (www.w3.org/TR/trace-context): the values of several
+// tracestate fields are one list, in their order; of several traceparent fields none counts. Views into the
+// fields, which must outlive it.
+class CallerContext {
+ public:
+  void add(std::string_view lower_name, std::string_view value);
+  std::string_view traceparent() const { return parents_ == 1 ? traceparent_ : std::string_view(); }
+  std::string_view tracestate() const { return joined_.empty() ? tracestate_ : joined_; }
+
+ private:
+  std::string_view traceparent_;
+  size_t parents_ = 0;
+  std::string_view tracestate_;
+  std::string joined_;  // of more than one field
+};
+
 // As the request's headers are there, before the decision; nothing when `tracer` is nullptr. Afterwards
 // request.trace.traceparent() and tracestate() are what goes on in place of the caller's.
-// `fields` is anything with get(lower-case name), as io::HeaderFields.
+// `fields` is a range of header fields with lower-case names.
 template <typename Fields>
 void begin_trace(telemetry::Tracer* tracer, Request& request, const Fields& fields) {
   if (tracer == nullptr) return;
-  request.trace.start(*tracer, fields.get("traceparent"), fields.get("tracestate"), "gateway.request",
-                      telemetry::SpanKind::kServer, kHandlersScope);
-}
-inline void begin_trace(telemetry::Tracer* tracer, Request& request,
-                        const std::vector<HeaderField>& headers) {
-  if (tracer == nullptr) return;
-  request.trace.start(*tracer, find_header(headers, "traceparent").value_or(std::string_view()),
-                      find_header(headers, "tracestate").value_or(std::string_view()), "gateway.request",
+  CallerContext caller;
+  for (const auto& field : fields) caller.add(field.name, field.value);
+  request.trace.start(*tracer, caller.traceparent(), caller.tracestate(), "gateway.request",
                       telemetry::SpanKind::kServer, kHandlersScope);
 }
 

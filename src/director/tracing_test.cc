@@ -163,6 +163,30 @@ TEST_F(TracingTest, ADecisionHasTheReferencesSpansAndAttributes) {
   EXPECT_TRUE(std::is_sorted(scores.rbegin(), scores.rend()));
 }
 
+TEST_F(TracingTest, TheMembersOfSeveralTracestateFieldsAreOneListInTheirOrder) {
+  headers = {{"tracestate", "a=1,b=2"},
+             {"traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+             {"tracestate", ""},
+             {"tracestate", "c=3"},
+             {"tracestate", "d=4"}};
+  begin_trace(tracer.get(), request, headers);
+  EXPECT_EQ(request.trace.tracestate(), "a=1,b=2,c=3,d=4");
+  request.trace.reset();
+}
+
+TEST_F(TracingTest, OfSeveralTraceparentFieldsNoneCounts) {
+  headers = {{"traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+             {"traceparent", "00-1bf7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+             {"tracestate", "a=1"}};
+  begin_trace(tracer.get(), request, headers);
+  const std::string sent(request.trace.traceparent());
+  EXPECT_TRUE(telemetry::parse_traceparent(sent).has_value());
+  EXPECT_NE(sent.substr(3, 32), "0af7651916cd43dd8448eb211c80319c");
+  EXPECT_NE(sent.substr(3, 32), "1bf7651916cd43dd8448eb211c80319c");
+  EXPECT_EQ(request.trace.tracestate(), "");
+  request.trace.reset();
+}
+
 TEST_F(TracingTest, ARefusalMarksTheDecisionAndTheRequest) {
   const auto spans = serve("no healthy upstream", 400);
   EXPECT_TRUE(spans.at("gateway.request").failed);
