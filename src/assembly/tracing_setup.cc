@@ -8,13 +8,6 @@ namespace {
 
 using Exporter = telemetry::TracingOptions::Exporter;
 
-Exporter exporter_of(const config::TracingSettings& settings) {
-  if (settings.exporter == "console") return Exporter::kConsole;
-  if (settings.exporter == "otlp")
-    return settings.protocol == "http/protobuf" ? Exporter::kOtlpHttp : Exporter::kOtlpGrpc;
-  return Exporter::kNone;
-}
-
 std::string_view name_of(Exporter exporter) {
   switch (exporter) {
     case Exporter::kNone:
@@ -35,18 +28,8 @@ telemetry::TracingOptions tracing_options(const config::TracingSettings& setting
                                           telemetry::TracingOptions defaults,
                                           const char* (*variable)(const char* name),
                                           std::vector<std::string>& warnings) {
-  if (!settings.exporter.empty()) defaults.exporter = exporter_of(settings);
-  telemetry::TracingOptions options =
-      telemetry::tracing_from_environment(std::move(defaults), variable, warnings);
-  const char* disabled = variable("OTEL_SDK_DISABLED");
-  const bool is_disabled = disabled != nullptr && std::string_view(disabled) == "true";
-  if (!settings.exporter.empty() && !is_disabled) {
-    const Exporter wanted = exporter_of(settings);
-    const bool both_otlp =
-        settings.exporter == "otlp" && settings.protocol.empty() &&
-        (options.exporter == Exporter::kOtlpGrpc || options.exporter == Exporter::kOtlpHttp);
-    if (!both_otlp) options.exporter = wanted;
-  }
+  telemetry::TracingOptions options = telemetry::tracing_from_environment(
+      std::move(defaults), {settings.exporter, settings.protocol}, variable, warnings);
   if (!settings.endpoint.empty()) options.endpoint = settings.endpoint;
   if (settings.sample_ratio) {
     options.sampler = telemetry::TracingOptions::Sampler::kRatio;

@@ -56,8 +56,44 @@ TEST(TracingSetup, SettingsWinOverTheEnvironment) {
   EXPECT_FALSE(options.parent_based);
   EXPECT_EQ(options.service_name, "edge");
   EXPECT_EQ(options_of(settings, {{"OTEL_SDK_DISABLED", "true"}}).exporter, Exporter::kNone);
+  EXPECT_EQ(options_of(settings, {{"OTEL_SDK_DISABLED", "True"}}).exporter, Exporter::kNone);
   settings.exporter = "none";
   EXPECT_EQ(options_of(settings, {{"OTEL_TRACES_EXPORTER", "otlp"}}).exporter, Exporter::kNone);
+}
+
+TEST(TracingSetup, ASettingThatSwitchesTracingOnLeavesTheRestToTheEnvironment) {
+  config::TracingSettings settings;
+  settings.exporter = "otlp";
+  const telemetry::TracingOptions options =
+      options_of(settings, {{"OTEL_TRACES_EXPORTER", "none"},
+                            {"OTEL_EXPORTER_OTLP_ENDPOINT", "https://c:4317"},
+                            {"OTEL_EXPORTER_OTLP_HEADERS", "key=value"},
+                            {"OTEL_EXPORTER_OTLP_CERTIFICATE", "ca.pem"},
+                            {"OTEL_TRACES_SAMPLER", "always_on"}});
+  EXPECT_EQ(options.exporter, Exporter::kOtlpGrpc);
+  EXPECT_EQ(options.endpoint, "https://c:4317");
+  EXPECT_EQ(options.headers, (telemetry::TracingOptions::Pairs{{"key", "value"}}));
+  EXPECT_EQ(options.ca_file, "ca.pem");
+  EXPECT_EQ(options.sampler, telemetry::TracingOptions::Sampler::kAlwaysOn);
+  EXPECT_EQ(options_of(settings, {{"OTEL_TRACES_EXPORTER", "console"}}, Exporter::kConsole).exporter,
+            Exporter::kOtlpGrpc);
+}
+
+TEST(TracingSetup, ThePathOfTheCommonEndpointIsOfTheProtocolThatIsSet) {
+  config::TracingSettings settings;
+  settings.protocol = "http/protobuf";
+  std::map<std::string, std::string> variables = {{"OTEL_TRACES_EXPORTER", "otlp"},
+                                                  {"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"},
+                                                  {"OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"}};
+  const telemetry::TracingOptions http = options_of(settings, variables);
+  EXPECT_EQ(http.exporter, Exporter::kOtlpHttp);
+  EXPECT_EQ(http.endpoint, "http://c:4318/v1/traces");
+  settings.exporter = "otlp";
+  settings.protocol = "grpc";
+  variables["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf";
+  const telemetry::TracingOptions grpc = options_of(settings, variables);
+  EXPECT_EQ(grpc.exporter, Exporter::kOtlpGrpc);
+  EXPECT_EQ(grpc.endpoint, "http://c:4318");
 }
 
 TEST(TracingSetup, TakesTheProtocolOfTheEnvironmentWhereTheSettingsNameNone) {

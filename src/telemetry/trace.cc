@@ -14,7 +14,7 @@ namespace penstock::telemetry {
 namespace {
 
 constexpr size_t kMaxTracestateBytes = 512;
-constexpr size_t kMaxTextBytes = 512;  // of names, values and errors
+constexpr size_t kMaxTextBytes = 512;  // of values and errors
 constexpr size_t kMaxAttributes = 32;
 constexpr size_t kMaxListItems = 16;
 
@@ -72,14 +72,26 @@ IdSource& ids() {
   return source;
 }
 
+// Its first kMaxTextBytes, less what they have of a UTF-8 character that goes on behind them.
+std::string_view cut(std::string_view text) {
+  if (text.size() <= kMaxTextBytes) return text;
+  const auto continues = [&](size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0U) == 0x80U; };
+  size_t end = kMaxTextBytes;
+  // A character has at most three such bytes; more are no UTF-8, and may be cut anywhere.
+  while (end > kMaxTextBytes - 3 && continues(end)) --end;
+  return text.substr(0, end);
+}
+void cut(std::string& text) {
+  text.resize(cut(std::string_view(text)).size());
+}
+
 // Values are bounded, whatever a client put into them.
 void bound(SpanValue& value) {
   if (auto* text = std::get_if<std::string>(&value)) {
-    if (text->size() > kMaxTextBytes) text->resize(kMaxTextBytes);
+    cut(*text);
   } else if (auto* texts = std::get_if<std::vector<std::string>>(&value)) {
     if (texts->size() > kMaxListItems) texts->resize(kMaxListItems);
-    for (std::string& item : *texts)
-      if (item.size() > kMaxTextBytes) item.resize(kMaxTextBytes);
+    for (std::string& item : *texts) cut(item);
   } else if (auto* numbers = std::get_if<std::vector<double>>(&value)) {
     if (numbers->size() > kMaxListItems) numbers->resize(kMaxListItems);
   }
@@ -93,7 +105,7 @@ void add_attribute(Span& span, std::string_view key, SpanValue value) {
 
 void set_error(Span& span, std::string_view message) {
   span.failed = true;
-  span.error = message.substr(0, kMaxTextBytes);
+  span.error = cut(message);
 }
 
 }  // namespace

@@ -14,6 +14,9 @@
 
 // Distributed tracing: W3C trace context (www.w3.org/TR/trace-context), spans of one request, sampling, and a
 // bounded queue towards an exporter's thread. A process without a Tracer pays one branch a request.
+// What one request can leave is bounded: RequestTrace::kMaxSpans spans, a span's first 32 attributes, of a
+// text (a value, an item of a list, an error) the first 512 bytes up to the end of a character, of a list the
+// first 16 items. Keys, names and scopes are the program's own.
 namespace penstock::telemetry {
 
 // --- context ---

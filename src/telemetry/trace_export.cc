@@ -182,6 +182,9 @@ class OtlpExporter final : public SpanExporter {
     client_.drop_idle();
     return answer;
   }
+  void interrupt() override {
+    loop_.post([this] { interrupted_.cancel(); });
+  }
 
  private:
   io::Task<Answer> send_http(std::string_view body, Duration timeout) {
@@ -194,6 +197,7 @@ class OtlpExporter final : public SpanExporter {
     request.framing = io::BodyFraming::of_length(body.size());
     request.body = std::span<const std::string_view>(&body, 1);
     io::CancelSource expired;
+    expired.follow(interrupted_.token());
     io::Timer timer(loop_);
     timer.arm(timeout, [](void* source) { static_cast<io::CancelSource*>(source)->cancel(); }, &expired);
     io::HttpCallOptions options;
@@ -224,6 +228,7 @@ class OtlpExporter final : public SpanExporter {
     options.timeout = timeout;
     options.connect_timeout = timeout;
     options.metadata = fields_;
+    options.token = interrupted_.token();
     const io::GrpcPieces message(&body, 1);
     const io::GrpcReply reply = co_await io::grpc_unary(client_, destination_, kGrpcPath, message, options);
     if (reply.status.ok()) {
@@ -253,6 +258,7 @@ class OtlpExporter final : public SpanExporter {
   std::vector<io::HeaderField> fields_;  // views into options_
   io::Loop loop_;
   io::HttpClient client_;
+  io::CancelSource interrupted_;
 };
 
 }  // namespace

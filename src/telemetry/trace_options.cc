@@ -92,28 +92,36 @@ class Environment {
   std::vector<std::string>& warnings_;
 };
 
-void read_exporter(const Environment& env, TracingOptions& out) {
-  bool otlp = out.exporter == Exporter::kOtlpGrpc || out.exporter == Exporter::kOtlpHttp;
-  if (const auto name = env.get("OTEL_TRACES_EXPORTER")) {
-    if (*name == "none") {
-      out.exporter = Exporter::kNone;
-    } else if (*name == "console") {
-      out.exporter = Exporter::kConsole;
-    } else if (*name == "otlp") {
-      if (!otlp) out.exporter = Exporter::kOtlpGrpc;
-    } else {
-      env.warn("OTEL_TRACES_EXPORTER", *name, "not one of otlp, console, none");
-    }
-    otlp = *name == "otlp";
+bool is_otlp(Exporter exporter) {
+  return exporter == Exporter::kOtlpGrpc || exporter == Exporter::kOtlpHttp;
+}
+
+// What is fixed, else what `found` is, else "".
+std::string_view decided(std::string_view fixed, const std::optional<std::string>& found) {
+  return fixed.empty() && found ? std::string_view(*found) : fixed;
+}
+
+void read_exporter(const Environment& env, const FixedExport& fixed, TracingOptions& out) {
+  const auto exporters = env.get("OTEL_TRACES_EXPORTER");
+  const std::string_view name = decided(fixed.exporter, exporters);
+  if (name == "none") {
+    out.exporter = Exporter::kNone;
+  } else if (name == "console") {
+    out.exporter = Exporter::kConsole;
+  } else if (name == "otlp") {
+    if (!is_otlp(out.exporter)) out.exporter = Exporter::kOtlpGrpc;
+  } else if (!name.empty()) {
+    env.warn("OTEL_TRACES_EXPORTER", std::string(name), "not one of otlp, console, none");
   }
-  if (const auto protocol = env.otlp("PROTOCOL"); otlp && protocol) {
-    if (*protocol == "grpc") {
-      out.exporter = Exporter::kOtlpGrpc;
-    } else if (*protocol == "http/protobuf") {
-      out.exporter = Exporter::kOtlpHttp;
-    } else {
-      env.warn("OTEL_EXPORTER_OTLP_PROTOCOL", *protocol, "not grpc or http/protobuf");
-    }
+  if (!is_otlp(out.exporter)) return;
+  const auto protocols = env.otlp("PROTOCOL");
+  const std::string_view protocol = decided(fixed.protocol, protocols);
+  if (protocol == "grpc") {
+    out.exporter = Exporter::kOtlpGrpc;
+  } else if (protocol == "http/protobuf") {
+    out.exporter = Exporter::kOtlpHttp;
+  } else if (!protocol.empty()) {
+    env.warn("OTEL_EXPORTER_OTLP_PROTOCOL", std::string(protocol), "not grpc or http/protobuf");
   }
 }
 
@@ -186,10 +194,11 @@ const char* environment_variable(const char* name) {
   return std::getenv(name);
 }
 
-TracingOptions tracing_from_environment(TracingOptions base, const char* (*variable)(const char* name),
+TracingOptions tracing_from_environment(TracingOptions base, const FixedExport& fixed,
+                                        const char* (*variable)(const char* name),
                                         std::vector<std::string>& warnings) {
   const Environment env(variable, warnings);
-  read_exporter(env, base);
+  read_exporter(env, fixed, base);
   if (Environment::is_true(env.get("OTEL_SDK_DISABLED"))) base.exporter = Exporter::kNone;
   if (base.exporter == Exporter::kNone) return base;
   read_endpoint(env, base);

@@ -2,7 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <opentelemetry/proto/collector/trace/v1/trace_service.pb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <map>
@@ -230,6 +234,36 @@ TEST(RequestTrace, BoundsSpansAttributesAndTexts) {
   EXPECT_EQ(std::get<std::string>(batch.spans[1].attributes[0].value).size(), 512U);
 }
 
+TEST(RequestTrace, CutsALongTextBetweenTwoCharacters) {
+  Traced traced;
+  RequestTrace trace;
+  trace.start(traced.tracer, "", "", "gateway.request", SpanKind::kServer, "doors");
+  const auto text_of = [](std::string_view character, size_t before) {
+    std::string text(before, 'x');
+    while (text.size() < 600) text += character;
+    return text;
+  };
+  trace.set("one", text_of("é", 1));     // 2 bytes, from 511
+  trace.set("two", text_of("€", 0));     // 3 bytes, from 510
+  trace.set("three", text_of("😀", 1));  // 4 bytes, from 509
+  trace.set("whole", text_of("😀", 0));  // 4 bytes, up to 512
+  trace.set("list", std::vector<std::string>{text_of("é", 1)});
+  trace.set("none", std::string(600, '\x80'));  // no UTF-8
+  trace.fail(text_of("€", 0));
+  trace.finish();
+  const SpanBatch batch = traced.collected.wait_for(1).at(0);
+  const Span& span = batch.spans.at(0);
+  const auto text = [&](size_t i) { return std::get<std::string>(span.attributes.at(i).value); };
+  EXPECT_EQ(text(0), text_of("é", 1).substr(0, 511));
+  EXPECT_EQ(text(1), text_of("€", 0).substr(0, 510));
+  EXPECT_EQ(text(2), text_of("😀", 1).substr(0, 509));
+  EXPECT_EQ(text(3), text_of("😀", 0).substr(0, 512));
+  EXPECT_EQ(std::get<std::vector<std::string>>(span.attributes.at(4).value).at(0),
+            text_of("é", 1).substr(0, 511));
+  EXPECT_LE(text(5).size(), 512U);
+  EXPECT_EQ(span.error, text_of("€", 0).substr(0, 510));
+}
+
 TEST(Tracer, SamplesTheRatioOfRootsAndFollowsParents) {
   TracingOptions options;
   options.ratio = 0.1;
@@ -319,6 +353,21 @@ TEST(Tracer, SendsWhatIsQueuedAtShutdownAndGivesUpAtTheDeadline) {
   EXPECT_EQ(hurried.count("shutdown"), 1U);
 }
 
+TEST(Tracer, SaysThatItDroppedWhatTheCollectorDidNotTakeAtShutdown) {
+  using Outcome = SpanExporter::Outcome;
+  TracingOptions options = always();
+  options.schedule_delay = std::chrono::hours(1);
+  for (const Outcome outcome : {Outcome::kRefused, Outcome::kRetry}) {
+    Traced traced(options);
+    traced.collected.answer_next({{outcome, Duration(0), "no"}});
+    RequestTrace trace;
+    trace.start(traced.tracer, "", "", "late", SpanKind::kServer, "doors");
+    trace.finish();
+    EXPECT_FALSE(traced.tracer.shutdown(std::chrono::seconds(10)));
+    EXPECT_EQ(traced.count("export_failed"), 1U);
+  }
+}
+
 std::map<std::string, std::string> environment;
 const char* fake_variable(const char* name) {
   const auto at = environment.find(name);
@@ -330,7 +379,7 @@ TEST(TracingOptions, TakesTheStandardVariables) {
   const auto read = [](std::map<std::string, std::string> variables, TracingOptions base = {}) {
     environment = std::move(variables);
     std::vector<std::string> warnings;
-    const TracingOptions options = tracing_from_environment(base, fake_variable, warnings);
+    const TracingOptions options = tracing_from_environment(base, {}, fake_variable, warnings);
     EXPECT_THAT(warnings, IsEmpty());
     return options;
   };
@@ -388,11 +437,11 @@ TEST(TracingOptions, WarnsOfWhatItCannotUseAndKeepsWhatItHad) {
   TracingOptions base;
   base.exporter = TracingOptions::Exporter::kOtlpGrpc;
   std::vector<std::string> warnings;
-  const TracingOptions options = tracing_from_environment(base, fake_variable, warnings);
+  const TracingOptions options = tracing_from_environment(base, {}, fake_variable, warnings);
   EXPECT_EQ(options.exporter, TracingOptions::Exporter::kOtlpGrpc);
   EXPECT_EQ(options.ratio, 0.1);
   EXPECT_EQ(options.max_queue_spans, 2048U);
-  EXPECT_THAT(warnings, SizeIs(7));
+  EXPECT_THAT(warnings, SizeIs(8));
 }
 
 // --- exporters ---
@@ -632,6 +681,73 @@ TEST(TraceExport, SendsOverGrpc) {
   exporter->reset();
   server.stop();
   loops.stop();
+}
+
+// Takes connections and what is sent on them, and never answers.
+class SilentCollector {
+ public:
+  SilentCollector() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(::listen(listener_, 16), 0);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    port_ = ntohs(address.sin_port);
+  }
+  ~SilentCollector() {
+    if (connection_ >= 0) ::close(connection_);
+    ::close(listener_);
+  }
+  SilentCollector(const SilentCollector&) = delete;
+  SilentCollector& operator=(const SilentCollector&) = delete;
+
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_) + "/v1/traces"; }
+  // Until the first bytes of an export are here.
+  bool wait_for_export() {
+    if (!readable(listener_)) return false;
+    connection_ = ::accept(listener_, nullptr, nullptr);
+    return connection_ >= 0 && readable(connection_);
+  }
+
+ private:
+  static bool readable(int fd) {
+    pollfd waiting{fd, POLLIN, 0};
+    return ::poll(&waiting, 1, 10'000) == 1;
+  }
+  int listener_;
+  int connection_ = -1;
+  uint16_t port_ = 0;
+};
+
+TEST(TraceExport, ACollectorThatNeverAnswersDoesNotHoldUpTheEnd) {
+  using Exporter = TracingOptions::Exporter;
+  for (const Exporter kind : {Exporter::kOtlpHttp, Exporter::kOtlpGrpc}) {
+    for (const bool by_destructor : {false, true}) {
+      SilentCollector collector;
+      TracingOptions options = always();
+      options.exporter = kind;
+      options.endpoint = collector.url();
+      options.timeout = std::chrono::minutes(10);
+      SystemClock clock;
+      MetricRegistry metrics;
+      auto tracer = make_tracer(options, clock, metrics);
+      ASSERT_TRUE(tracer.ok());
+      RequestTrace trace;
+      trace.start(**tracer, kParent, "", "gateway.request", SpanKind::kServer, "doors");
+      trace.finish();
+      ASSERT_TRUE(collector.wait_for_export());
+      const auto began = std::chrono::steady_clock::now();
+      if (!by_destructor) {
+        EXPECT_FALSE((*tracer)->shutdown(std::chrono::milliseconds(20)));
+        EXPECT_FALSE((*tracer)->shutdown(std::chrono::minutes(10)));
+      }
+      tracer->reset();
+      EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));
+      EXPECT_THAT(metrics.render(), HasSubstr("penstock_trace_spans_total{outcome=\"shutdown\"} 1\n"));
+    }
+  }
 }
 
 TEST(TraceExport, RefusesAnEndpointThatIsNoUrl) {

@@ -68,6 +68,7 @@ void Tracer::submit(SpanBatch batch) {
     const std::lock_guard lock(mutex_);
     if (stopping_ || queued_spans_ + spans > options_.max_queue_spans) {
       (stopping_ ? at_shutdown_ : queue_full_).add(spans);
+      if (stopping_) dropped_at_shutdown_ = true;
       return;
     }
     // Only a batch's worth ends the wait early; everything else goes at the next interval.
@@ -87,7 +88,7 @@ void Tracer::run() {
       wake_.wait_for(lock, options_.schedule_delay,
                      [this] { return stopping_ || queued_spans_ >= options_.max_batch_spans; });
     }
-    if (queue_.empty()) return;
+    if (queue_.empty()) break;
     // Whole requests, at least one.
     size_t spans = 0;
     size_t count = 0;
@@ -103,6 +104,8 @@ void Tracer::run() {
     export_batches(batches, spans);
     lock.lock();
   }
+  has_ended_ = true;
+  ended_.notify_all();
 }
 
 Duration Tracer::time_left() const {
@@ -152,12 +155,16 @@ void Tracer::export_batches(std::vector<SpanBatch>& batches, size_t spans) {
     failing_ = false;
     return;
   }
-  (cut ? at_shutdown_ : export_failed_).add(spans);
-  if (cut) {
+  {
     const std::lock_guard lock(mutex_);
-    dropped_at_shutdown_ = true;
-    return;
+    if (stopping_) {
+      dropped_at_shutdown_ = true;
+      // Also what was interrupted.
+      if (answer.outcome != SpanExporter::Outcome::kRefused && time_left() <= Duration::zero()) cut = true;
+    }
   }
+  (cut ? at_shutdown_ : export_failed_).add(spans);
+  if (cut) return;
   // Once per outage, not per batch.
   if (!failing_) log_warn("spans were dropped: the collector does not take them", {{"error", answer.why}});
   failing_ = true;
@@ -165,13 +172,15 @@ void Tracer::export_batches(std::vector<SpanBatch>& batches, size_t spans) {
 
 bool Tracer::shutdown(Duration deadline) {
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (!stopping_) {
       stopping_ = true;
       stop_by_ = std::chrono::steady_clock::now() + deadline;
     }
+    wake_.notify_one();
+    // What is being sent has the timeout of before.
+    if (!ended_.wait_until(lock, stop_by_, [this] { return has_ended_; })) exporter_->interrupt();
   }
-  wake_.notify_one();
   if (thread_.joinable()) thread_.join();
   const std::lock_guard lock(mutex_);
   return !dropped_at_shutdown_;

@@ -54,20 +54,28 @@ struct TracingOptions {
   Duration schedule_delay = std::chrono::seconds(5);  // the longest a span waits for its batch
 };
 
+// What is decided already, in the variables' words; "": the environment says. `protocol` is of otlp.
+struct FixedExport {
+  std::string_view exporter;
+  std::string_view protocol;
+};
+
 // `base` overlaid with what the standard variables say: OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER (otlp,
 // console, none), OTEL_EXPORTER_OTLP_[TRACES_]{PROTOCOL (grpc, http/protobuf), ENDPOINT, INSECURE,
 // CERTIFICATE, CLIENT_CERTIFICATE, CLIENT_KEY, HEADERS, TIMEOUT}, OTEL_TRACES_SAMPLER[_ARG],
 // OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_BSP_{SCHEDULE_DELAY, MAX_QUEUE_SIZE,
-// MAX_EXPORT_BATCH_SIZE}. What they say wrongly is left as it was, with a warning. `variable` gives a
+// MAX_EXPORT_BATCH_SIZE}. What they say wrongly is left as it was, with a warning. `fixed` is held against
+// all of them but OTEL_SDK_DISABLED, which switches tracing off whatever else says it on. `variable` gives a
 // variable's value, or nullptr.
-TracingOptions tracing_from_environment(TracingOptions base, const char* (*variable)(const char* name),
+TracingOptions tracing_from_environment(TracingOptions base, const FixedExport& fixed,
+                                        const char* (*variable)(const char* name),
                                         std::vector<std::string>& warnings);
 // The process's environment.
 const char* environment_variable(const char* name);
 
 // --- export ---
 
-// Sends batches; called by the tracer's thread only, except interrupt().
+// Sends batches. Called by the tracer's thread only, except interrupt().
 class SpanExporter {
  public:
   virtual ~SpanExporter() = default;
@@ -79,12 +87,16 @@ class SpanExporter {
   };
   // Blocks up to `timeout`.
   virtual Answer send(std::span<const SpanBatch> batches, Duration timeout) = 0;
+  // Makes the send() in progress, and any after it, end soon with what it has. Any thread; final. An exporter
+  // that waits for nothing need not do anything.
+  virtual void interrupt() {}
 };
 
 // Decides what is sampled, and carries finished spans to the exporter from a thread of its own: in batches,
-// at the latest `schedule_delay` after they came. What can't be sent is tried again with back-off (1 s
-// doubling to 30 s, at most 5 tries, what the collector asks for instead) and then dropped. Metrics:
-// penstock_trace_spans_total{outcome="exported|queue_full|export_failed|shutdown"}. Thread-safe.
+// at the latest `schedule_delay` after they came. What can't be sent is tried again, at most 5 times in all,
+// after what the collector asks for or else 1 s that doubles, neither longer than 30 s, and then dropped.
+// Metrics: penstock_trace_spans_total{outcome="exported|queue_full|export_failed|shutdown"}. Thread-safe, but
+// for shutdown(), which one thread calls at a time.
 class Tracer {
  public:
   Tracer(TracingOptions options, const Clock& clock, MetricRegistry& metrics,
@@ -99,8 +111,9 @@ class Tracer {
   bool samples(const std::array<uint8_t, 16>& trace_id, const TraceContext* parent) const;
   // Never waits for the exporter.
   void submit(SpanBatch batch);
-  // Sends what is queued for up to `deadline`, then ends. What is submitted later is dropped. False:
-  // something was dropped.
+  // Sends what is queued for up to `deadline`, then interrupts the exporter and ends; only standard output
+  // that takes nothing can hold it longer. What is submitted later is dropped. False: something was dropped
+  // since it began. A second call waits for nothing.
   bool shutdown(Duration deadline);
 
  private:
@@ -120,10 +133,12 @@ class Tracer {
   Counter& at_shutdown_;
 
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_;   // the thread
+  std::condition_variable ended_;  // shutdown()
   std::vector<SpanBatch> queue_;
   size_t queued_spans_ = 0;
   bool stopping_ = false;
+  bool has_ended_ = false;
   std::chrono::steady_clock::time_point stop_by_;
   bool dropped_at_shutdown_ = false;
   bool failing_ = false;
