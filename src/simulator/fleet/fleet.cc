@@ -1,0 +1,426 @@
+#include "simulator/fleet/fleet.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <memory>
+#include <queue>
+
+#include "base/hash.h"
+#include "simulator/fleet/fleet_gateway.h"
+
+namespace penstock::simulator {
+
+namespace {
+
+uint64_t mixed(uint64_t seed, uint64_t number) {
+  return XXH3_64bits_withSeed(&number, sizeof number, seed);
+}
+
+// The largest and the mean value of one look at the engines, summed over the looks.
+struct Balance {
+  double largest = 0;
+  double mean = 0;
+  void add(double look_largest, double look_mean) {
+    largest += look_largest;
+    mean += look_mean;
+  }
+  double ratio() const { return mean > 0 ? largest / mean : 0; }
+};
+
+double balance_of(const std::vector<uint64_t>& shares) {
+  uint64_t sum = 0;
+  for (const uint64_t share : shares) sum += share;
+  if (sum == 0) return 0;
+  return static_cast<double>(*std::max_element(shares.begin(), shares.end())) *
+         static_cast<double>(shares.size()) / static_cast<double>(sum);
+}
+
+// One run: a heap of what happens next, and what happens then. At one instant engines end their steps before
+// pages are scraped, before anybody looks at the balance, before requests arrive; equals in the order in
+// which they were planned.
+class Run {
+ public:
+  Run(const FleetOptions& options, const Workload& workload, const FleetPolicy& policy)
+      : options_(options), workload_(workload), policy_(policy), start_(clock_.now()) {
+    report_.policy = policy.name;
+  }
+
+  Result<FleetReport> run() {
+    for (uint32_t i = 0; i < options_.engines; ++i) {
+      engines_.push_back(std::make_unique<EngineModel>(options_.engine));
+      requests_at_.push_back(0);
+      work_at_.push_back(0);
+    }
+    const EngineModel::Options& engine = engines_.front()->options();
+    for (uint32_t i = 0; i < options_.gateways; ++i) {
+      FleetGateway::Options gateway;
+      gateway.seed = mixed(options_.seed, i);
+      gateway.engines = options_.engines;
+      gateway.block_size = engine.block_size;
+      gateway.num_blocks = engine.num_blocks;
+      gateway.scrape_interval = options_.scrape_interval;
+      gateway.staleness = options_.staleness;
+      auto made = FleetGateway::create(policy_, gateway, clock_);
+      if (!made.ok()) return std::move(made).error();
+      gateways_.push_back(std::move(made).value());
+    }
+    wait_for_predecessors();
+    if (!workload_.requests.empty()) {
+      plan_scrapes();
+      plan(start_, Kind::kSample, 0);
+    }
+    plan_next_arrival();
+    while (open_ > 0 && !heap_.empty()) {
+      const Planned next = heap_.top();
+      heap_.pop();
+      clock_.set(next.at);
+      handle(next);
+    }
+    return finish_report();
+  }
+
+ private:
+  enum class Kind : uint8_t { kStep, kScrape, kSample, kArrival };
+  struct Planned {
+    TimePoint at;
+    Kind kind;
+    uint32_t index;     // engine; gateway * engines + engine; none; request
+    uint64_t sequence;  // of planning
+    bool operator>(const Planned& other) const {
+      if (at != other.at) return at > other.at;
+      if (kind != other.kind) return kind > other.kind;
+      return sequence > other.sequence;
+    }
+  };
+  // A request on an engine.
+  struct Flight {
+    uint32_t request = 0;
+    uint32_t gateway = 0;
+    uint32_t engine = 0;
+    FleetGateway::Handle handle = 0;
+    TimePoint arrived_at;
+    TimePoint first_token_at;
+    uint32_t tokens = 0;
+    bool counted = false;
+  };
+
+  void plan(TimePoint at, Kind kind, uint32_t index) { heap_.push({at, kind, index, sequence_++}); }
+
+  void handle(const Planned& planned) {
+    switch (planned.kind) {
+      case Kind::kStep:
+        step(planned.index);
+        break;
+      case Kind::kScrape:
+        scrape(planned.index);
+        break;
+      case Kind::kSample:
+        sample();
+        break;
+      case Kind::kArrival:
+        if (workload_.requests[planned.index].after == FleetRequest::kNone) plan_next_arrival();
+        arrive(planned.index);
+        break;
+    }
+  }
+
+  // Lists of who waits for whose answer, as one linked list for each request.
+  void wait_for_predecessors() {
+    const std::vector<FleetRequest>& requests = workload_.requests;
+    open_ = requests.size();
+    first_follower_.assign(requests.size(), FleetRequest::kNone);
+    next_follower_.assign(requests.size(), FleetRequest::kNone);
+    for (size_t i = requests.size(); i-- > 0;) {
+      const uint32_t after = requests[i].after;
+      if (after == FleetRequest::kNone) continue;
+      assert(after < i);
+      next_follower_[i] = first_follower_[after];
+      first_follower_[after] = static_cast<uint32_t>(i);
+    }
+  }
+
+  void plan_next_arrival() {
+    while (next_arrival_ < workload_.requests.size() &&
+           workload_.requests[next_arrival_].after != FleetRequest::kNone)
+      ++next_arrival_;
+    if (next_arrival_ == workload_.requests.size()) return;
+    plan(start_ + workload_.requests[next_arrival_].at, Kind::kArrival, static_cast<uint32_t>(next_arrival_));
+    ++next_arrival_;
+  }
+
+  // Whoever waited for this answer may come now.
+  void release_followers(uint32_t request) {
+    --open_;
+    const TimePoint now = clock_.now();
+    for (uint32_t i = first_follower_[request]; i != FleetRequest::kNone; i = next_follower_[i]) {
+      const FleetRequest& follower = workload_.requests[i];
+      plan(std::max(start_ + follower.at, now + follower.pause), Kind::kArrival, i);
+    }
+  }
+
+  // Every gateway looks at every engine once before the first request, then at moments of their own.
+  void plan_scrapes() {
+    for (uint32_t g = 0; g < options_.gateways; ++g) {
+      const Duration interval = gateways_[g]->scrape_interval();
+      if (interval <= Duration::zero()) continue;
+      for (uint32_t e = 0; e < options_.engines; ++e) {
+        gateways_[g]->scraped(e, engines_[e]->stats());
+        const uint32_t index = g * options_.engines + e;
+        const auto offset = static_cast<int64_t>(mixed(options_.seed ^ 0x5C4A9EULL, index) %
+                                                 static_cast<uint64_t>(interval.count()));
+        plan(start_ + Duration(1 + offset), Kind::kScrape, index);
+      }
+    }
+  }
+
+  void scrape(uint32_t index) {
+    FleetGateway& gateway = *gateways_[index / options_.engines];
+    const uint32_t engine = index % options_.engines;
+    gateway.scraped(engine, engines_[engine]->stats());
+    plan(clock_.now() + gateway.scrape_interval(), Kind::kScrape, index);
+  }
+
+  void sample() {
+    double most_waiting = 0;
+    double most_load = 0;
+    double waiting = 0;
+    double load = 0;
+    for (const auto& engine : engines_) {
+      const double w = engine->waiting();
+      const double l = w + engine->running();
+      most_waiting = std::max(most_waiting, w);
+      most_load = std::max(most_load, l);
+      waiting += w;
+      load += l;
+    }
+    const double count = options_.engines;
+    queue_.add(most_waiting, waiting / count);
+    load_.add(most_load, load / count);
+    ++looks_;
+    report_.peak_queue = std::max(report_.peak_queue, most_waiting);
+    plan(clock_.now() + options_.sample_interval, Kind::kSample, 0);
+  }
+
+  void arrive(uint32_t index) {
+    const FleetRequest& request = workload_.requests[index];
+    const TimePoint now = clock_.now();
+    const bool counted = now - start_ >= options_.warm_up;
+    if (counted) ++report_.requests;
+    if (request.input_tokens == 0 || request.input_tokens >= engines_.front()->options().max_model_len) {
+      if (counted) ++report_.refused;
+      release_followers(index);
+      return;
+    }
+    workload_.tokens_of(request, tokens_);
+    FleetGateway::Prompt prompt;
+    id_.clear();
+    fmt::format_to(std::back_inserter(id_), "r{}", index);
+    prompt.request_id = id_;
+    prompt.tokens = tokens_;
+    session_.clear();
+    if (request.session != FleetRequest::kNone) {
+      fmt::format_to(std::back_inserter(session_), "s{}", request.session);
+      prompt.session = session_;
+      if (request.session < session_tokens_.size()) prompt.session_token = session_tokens_[request.session];
+    }
+    if (policy_.sticky) prompt.only = static_cast<int32_t>(sticky_engine(request));
+
+    const auto gateway =
+        static_cast<uint32_t>(mixed(options_.seed ^ 0x6A7E3A75ULL, index) % options_.gateways);
+    Result<FleetGateway::Choice> choice = gateways_[gateway]->decide(prompt);
+    if (!choice.ok()) {
+      if (counted) ++report_.rejected;
+      if (report_.rejection.empty()) report_.rejection = choice.error().message;
+      release_followers(index);
+      return;
+    }
+    if (choice->fallback) ++report_.fallbacks;
+    submit(index, gateway, *choice, counted);
+  }
+
+  uint32_t sticky_engine(const FleetRequest& request) const {
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < std::min(request.pieces, 2U); ++i)
+      hash = mixed(hash, workload_.pieces[request.first_piece + i].id);
+    return static_cast<uint32_t>(hash % options_.engines);
+  }
+
+  void submit(uint32_t index, uint32_t gateway, const FleetGateway::Choice& choice, bool counted) {
+    const FleetRequest& request = workload_.requests[index];
+    const TimePoint now = clock_.now();
+    uint32_t number = 0;
+    if (idle_flights_.empty()) {
+      number = static_cast<uint32_t>(flights_.size());
+      flights_.emplace_back();
+    } else {
+      number = idle_flights_.back();
+      idle_flights_.pop_back();
+    }
+    flights_[number] = Flight{index, gateway, choice.engine, choice.handle, now, kNever, 0, counted};
+    if (counted) ++requests_at_[choice.engine];
+
+    EngineModel& engine = *engines_[choice.engine];
+    const bool busy = engine.next_event().has_value();
+    SequenceSpec spec;
+    spec.tag = number;
+    spec.prompt = tokens_;
+    spec.output_tokens = std::max(request.output_tokens, 1U);
+    spec.content_seed = request.answer_seed;
+    EngineModel::Sequence* sequence = engine.add(spec, now);
+    assert(sequence != nullptr);  // engines have no limit on their queues
+    (void)sequence;
+    if (!busy) run_engine(choice.engine);
+  }
+
+  void step(uint32_t index) { run_engine(index); }
+
+  // Ends what the engine has done by now and goes on as long as nothing else happens before its next step
+  // ends.
+  void run_engine(uint32_t index) {
+    EngineModel& engine = *engines_[index];
+    while (true) {
+      events_.clear();
+      engine.advance(clock_.now(), clock_.wall_now(), events_);
+      // Handlers add no events to this list: requests arrive through the heap.
+      for (const TokenEvent& event : events_) take_token(event);
+      const std::optional<TimePoint> next = engine.next_event();
+      if (!next) return;
+      if (open_ > 0 && !heap_.empty() && heap_.top().at <= *next) {
+        plan(*next, Kind::kStep, index);
+        return;
+      }
+      clock_.set(*next);
+    }
+  }
+
+  void take_token(const TokenEvent& event) {
+    const auto number = static_cast<uint32_t>(event.tag);
+    Flight& flight = flights_[number];
+    FleetGateway& gateway = *gateways_[flight.gateway];
+    const FleetRequest& request = workload_.requests[flight.request];
+    ++flight.tokens;
+    if (event.index == 0) {
+      flight.first_token_at = event.at;
+      work_at_[flight.engine] += request.input_tokens - event.cached_tokens;
+      first_token(flight, request, event.cached_tokens);
+    } else if (gateway.wants_tokens()) {
+      gateway.token(flight.handle);
+    }
+    if (event.finish == FinishReason::kNone) return;
+    gateway.finish(flight.handle, request.input_tokens, flight.tokens, event.cached_tokens);
+    if (flight.counted) {
+      ++report_.finished;
+      report_.output_tokens += flight.tokens;
+      e2e_ms_.push_back(to_millis(event.at - flight.arrived_at));
+      if (flight.tokens > 1)
+        tpot_ms_.push_back(to_millis(event.at - flight.first_token_at) / (flight.tokens - 1));
+    }
+    const uint32_t finished = flight.request;
+    idle_flights_.push_back(number);
+    release_followers(finished);
+  }
+
+  void first_token(const Flight& flight, const FleetRequest& request, uint32_t cached) {
+    session_.clear();
+    gateways_[flight.gateway]->first_token(flight.handle, session_);
+    if (!session_.empty() && request.session != FleetRequest::kNone) {
+      if (request.session >= session_tokens_.size()) session_tokens_.resize(request.session + 1);
+      session_tokens_[request.session] = session_;
+    }
+    if (!flight.counted) return;
+    report_.input_tokens += request.input_tokens;
+    report_.cached_tokens += cached;
+    ttft_ms_.push_back(to_millis(flight.first_token_at - flight.arrived_at));
+  }
+
+  FleetReport finish_report() {
+    for ([[maybe_unused]] const auto& gateway : gateways_) assert(gateway->in_flight() == 0);
+    report_.ttft_ms = quantiles_of(ttft_ms_);
+    report_.tpot_ms = quantiles_of(tpot_ms_);
+    report_.e2e_ms = quantiles_of(e2e_ms_);
+    if (report_.input_tokens > 0)
+      report_.hit_ratio =
+          static_cast<double>(report_.cached_tokens) / static_cast<double>(report_.input_tokens);
+    report_.queue_balance = queue_.ratio();
+    report_.load_balance = load_.ratio();
+    if (looks_ > 0) report_.mean_queue = queue_.mean / static_cast<double>(looks_);
+    report_.request_balance = balance_of(requests_at_);
+    report_.work_balance = balance_of(work_at_);
+    for (const auto& engine : engines_) report_.preemptions += engine->stats().preemptions;
+    report_.simulated_seconds = to_seconds(clock_.now() - start_);
+    return std::move(report_);
+  }
+
+  const FleetOptions& options_;
+  const Workload& workload_;
+  const FleetPolicy& policy_;
+  ManualClock clock_;
+  const TimePoint start_;
+  std::vector<std::unique_ptr<EngineModel>> engines_;
+  std::vector<std::unique_ptr<FleetGateway>> gateways_;
+
+  std::priority_queue<Planned, std::vector<Planned>, std::greater<>> heap_;
+  uint64_t sequence_ = 0;
+  size_t next_arrival_ = 0;
+  size_t open_ = 0;  // requests that have not ended
+  std::vector<uint32_t> first_follower_;
+  std::vector<uint32_t> next_follower_;
+  std::vector<Flight> flights_;
+  std::vector<uint32_t> idle_flights_;
+  std::vector<std::string> session_tokens_;  // by session
+
+  FleetReport report_;
+  std::vector<double> ttft_ms_;
+  std::vector<double> tpot_ms_;
+  std::vector<double> e2e_ms_;
+  Balance queue_;
+  Balance load_;
+  uint64_t looks_ = 0;
+  std::vector<uint64_t> requests_at_;
+  std::vector<uint64_t> work_at_;
+
+  std::vector<uint32_t> tokens_;    // scratch
+  std::vector<TokenEvent> events_;  // scratch
+  std::string id_;                  // scratch
+  std::string session_;             // scratch
+};
+
+}  // namespace
+
+Quantiles quantiles_of(std::vector<double>& values) {
+  Quantiles out;
+  if (values.empty()) return out;
+  std::sort(values.begin(), values.end());
+  double sum = 0;
+  for (const double value : values) sum += value;
+  out.mean = sum / static_cast<double>(values.size());
+  const auto at = [&](double share) {
+    const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(values.size())));
+    return values[std::clamp<size_t>(rank, 1, values.size()) - 1];
+  };
+  out.p50 = at(0.5);
+  out.p90 = at(0.9);
+  out.p99 = at(0.99);
+  return out;
+}
+
+Result<FleetReport> run_fleet(const FleetOptions& options, const Workload& workload,
+                              const FleetPolicy& policy) {
+  assert(options.engines > 0 && options.gateways > 0 && options.sample_interval > Duration::zero());
+  return Run(options, workload, policy).run();
+}
+
+double prefill_tokens_per_second(const EngineModel::Options& engine) {
+  StepWork work;
+  work.requests = 1;
+  work.tokens = engine.max_batched_tokens;
+  work.prefill_tokens = work.tokens;
+  work.prefill_query_keys = static_cast<double>(work.tokens) * work.tokens / 2.0;
+  const double ms = engine.step_time.milliseconds(work) * engine.time_scale;
+  return ms > 0 ? work.tokens / ms * 1000.0 : 0;
+}
+
+}  // namespace penstock::simulator

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "simulator/engine_model.h"
+#include "simulator/fleet/policies.h"
+#include "simulator/fleet/workload.h"
+
+namespace penstock::simulator {
+
+struct FleetOptions {
+  uint32_t engines = 16;
+  uint32_t gateways = 1;
+  EngineModel::Options engine;  // of every engine
+  // Each gateway looks at each engine so often, at a moment of its own, and takes what it saw for true until
+  // the next time. A configuration's metrics source may name another interval.
+  Duration scrape_interval = std::chrono::milliseconds(200);
+  Duration staleness = std::chrono::seconds(2);              // age from which a signal is stale
+  Duration sample_interval = std::chrono::milliseconds(50);  // between two looks at the balance
+  Duration warm_up{};  // requests that arrive before are served and not counted
+  uint64_t seed = 1;
+};
+
+// Of many numbers; zeros when there were none.
+struct Quantiles {
+  double mean = 0;
+  double p50 = 0;
+  double p90 = 0;
+  double p99 = 0;
+};
+// Takes the numbers in any order and sorts them. Quantile q is the smallest number that a share q of them
+// does not exceed.
+Quantiles quantiles_of(std::vector<double>& values);
+
+// How evenly something lies on the engines: its largest share over its mean share; 1 is even, the number of
+// engines is all on one, 0: there was nothing.
+struct FleetReport {
+  std::string policy;
+  uint64_t requests = 0;  // counted: arrived after the warm-up
+  uint64_t finished = 0;
+  uint64_t refused = 0;    // longer than the engines' context
+  uint64_t rejected = 0;   // by the policy
+  std::string rejection;   // why, the first time
+  uint64_t fallbacks = 0;  // decisions in a fallback state, of all requests
+
+  Quantiles ttft_ms;
+  Quantiles tpot_ms;  // of answers with at least two tokens
+  Quantiles e2e_ms;
+  uint64_t input_tokens = 0;
+  uint64_t cached_tokens = 0;  // of those, found in the prefix cache
+  uint64_t output_tokens = 0;
+  double hit_ratio = 0;  // cached / input tokens
+
+  // The sums over time of the largest and of the mean value, one over the other.
+  double queue_balance = 0;  // requests that wait in an engine
+  double load_balance = 0;   // requests that wait or run there
+  double peak_queue = 0;     // the longest queue seen
+  double mean_queue = 0;     // over time and engines
+  // Over the whole run.
+  double request_balance = 0;
+  double work_balance = 0;  // prompt tokens computed
+  uint64_t preemptions = 0;
+  double simulated_seconds = 0;  // until the last answer
+};
+
+// Runs the workload through a fleet on a virtual clock: engines as engine_model.h has them, gateways that run
+// the director, the scheduler and the plugins of `policy` as `penstock serve` does (fleet_gateway.h). Equal
+// inputs give equal reports. Errors: the policy cannot be loaded. No network, no threads, no real time.
+Result<FleetReport> run_fleet(const FleetOptions& options, const Workload& workload,
+                              const FleetPolicy& policy);
+
+// Prompt tokens a second that an idle engine computes in chunks as long as a step takes; 0: no time at all.
+double prefill_tokens_per_second(const EngineModel::Options& engine);
+
+}  // namespace penstock::simulator

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "assembly/assembly.h"
+#include "base/clock.h"
+#include "base/result.h"
+#include "director/director.h"
+#include "director/observer.h"
+#include "director/pictures.h"
+#include "discovery/registry.h"
+#include "inference/warm_state.h"
+#include "signals/signal_table.h"
+#include "simulator/engine_stats.h"
+#include "simulator/fleet/policies.h"
+#include "telemetry/metrics.h"
+
+namespace penstock::simulator {
+
+// One gateway of a simulated fleet: registry, signal table, policy, director and observer as the product has
+// them, with a clock that somebody else moves. What the network does elsewhere is done by calls: scraped()
+// for a metrics page, decide() for a request, first_token() to finish() for the answer's stream.
+// Not thread-safe.
+class FleetGateway {
+ public:
+  struct Options {
+    uint64_t seed = 1;
+    uint32_t engines = 1;
+    uint32_t block_size = 16;  // as engines report them
+    uint32_t num_blocks = 0;
+    Duration scrape_interval{};
+    Duration staleness{};
+  };
+  // Errors are the loader's. `clock` outlives the gateway.
+  static Result<std::unique_ptr<FleetGateway>> create(const FleetPolicy& policy, const Options& options,
+                                                      const Clock& clock);
+  ~FleetGateway();
+  FleetGateway(const FleetGateway&) = delete;
+  FleetGateway& operator=(const FleetGateway&) = delete;
+
+  // Time between two looks at an engine; 0: the configuration has no metrics source.
+  Duration scrape_interval() const { return scrape_interval_; }
+  void scraped(uint32_t engine, const EngineStats& stats);
+
+  struct Prompt {
+    std::string_view request_id;
+    std::span<const uint32_t> tokens;  // valid during decide()
+    std::string_view session;          // id, empty: none
+    std::string_view session_token;    // as the session's last answer gave it, empty: none
+    int32_t only = -1;                 // the one engine that may be used
+  };
+  // A request that was decided, until finish().
+  using Handle = uint32_t;
+  struct Choice {
+    Handle handle = 0;
+    uint32_t engine = 0;
+    bool fallback = false;
+  };
+  Result<Choice> decide(const Prompt& prompt);
+  // The answer begins. `session_token`: set where the policy gives the client one.
+  void first_token(Handle handle, std::string& session_token);
+  // Every further token, where wants_tokens().
+  void token(Handle handle);
+  bool wants_tokens() const { return wants_tokens_; }
+  // The answer is complete; the handle may be given out again.
+  void finish(Handle handle, uint32_t prompt_tokens, uint32_t output_tokens, uint32_t cached_tokens);
+
+  // Requests that were decided and have not ended.
+  size_t in_flight() const { return exchanges_.size() - idle_.size(); }
+  // In flight at an engine by this gateway's own count.
+  uint32_t requests_at(uint32_t engine) const;
+
+ private:
+  struct Exchange {
+    director::Request request;
+    director::Observer observer;
+  };
+
+  FleetGateway(const Options& options, const Clock& clock);
+  Status load(const FleetPolicy& policy);
+  void join_engines();
+  Handle take();
+  void piece(Exchange& exchange, std::string_view text);
+
+  const Options options_;
+  const Clock& clock_;
+  telemetry::MetricRegistry metrics_;
+  director::RequestMetrics request_metrics_;
+  discovery::SlotAllocator slots_;
+  discovery::Pool members_;
+  signals::SignalTable signals_;
+  WarmState warm_;
+  director::Pool pool_;
+  std::unique_ptr<director::Director> director_;
+  Arena spare_;
+
+  Duration scrape_interval_{};
+  bool wants_tokens_ = false;
+  std::string_view parsed_by_;  // parser of the path; empty: the policy reads no prompts there
+  std::vector<signals::SignalTable::Ticket> tickets_;       // by engine
+  std::vector<uint32_t> engine_of_slot_;                    // by endpoint slot
+  std::vector<std::shared_ptr<const Endpoint>> endpoints_;  // by engine
+  std::vector<std::unique_ptr<Exchange>> exchanges_;
+  std::vector<Handle> idle_;
+  std::vector<std::string_view> pieces_;  // scratch
+  std::string text_;                      // scratch
+};
+
+}  // namespace penstock::simulator

@@ -1,0 +1,143 @@
+#include "simulator/fleet/fleet.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock::simulator {
+namespace {
+
+FleetPolicy policy(std::string_view name) {
+  Result<FleetPolicy> found = builtin_policy(name, 40000);
+  EXPECT_TRUE(found.ok());
+  return *found;
+}
+
+FleetOptions small_fleet(uint32_t engines) {
+  FleetOptions options;
+  options.engines = engines;
+  options.engine.num_blocks = 4096;
+  options.engine.step_time = *StepTime::profile("llama3-8b-h100");
+  return options;
+}
+
+// `count` requests of one length, `gap` apart, each with a text of its own.
+Workload strangers(size_t count, Duration gap, uint32_t input, uint32_t output) {
+  Workload workload;
+  for (size_t i = 0; i < count; ++i) {
+    workload.requests.push_back({.at = gap * static_cast<int64_t>(i), .output_tokens = output});
+    workload.add_piece({i + 1, input});
+  }
+  return workload;
+}
+
+TEST(FleetTest, AnIdleEngineAnswersAfterOnePrefillAndOneStepAToken) {
+  FleetOptions options = small_fleet(2);
+  options.engine.max_batched_tokens = 2048;
+  const auto report = run_fleet(options, strangers(1, Duration::zero(), 2048, 2), policy("round-robin"));
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_EQ(report->finished, 1U);
+  EXPECT_NEAR(report->ttft_ms.mean, 47.378, 0.001);  // the sheet's worked prefill of 2,048 tokens
+  EXPECT_NEAR(report->tpot_ms.mean, 1.5 + 0.005 + 6.03 + 4.89e-5 * 2048, 0.001);
+  EXPECT_EQ(report->cached_tokens, 0U);
+}
+
+TEST(FleetTest, RoundRobinGivesEveryEngineTheSame) {
+  const auto report =
+      run_fleet(small_fleet(4), strangers(40, std::chrono::milliseconds(5), 500, 10), policy("round-robin"));
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->finished, 40U);
+  EXPECT_DOUBLE_EQ(report->request_balance, 1.0);
+  EXPECT_DOUBLE_EQ(report->work_balance, 1.0);
+}
+
+TEST(FleetTest, APromptAskedAgainIsFoundInTheCacheOfTheEngineThatHadIt) {
+  Workload workload;
+  for (int i = 0; i < 10; ++i) {
+    workload.requests.push_back({.at = std::chrono::seconds(i), .output_tokens = 2});
+    workload.add_piece({7, 1600});
+  }
+  const auto affine = run_fleet(small_fleet(4), workload, policy("default"));
+  const auto turns = run_fleet(small_fleet(4), workload, policy("round-robin"));
+  ASSERT_TRUE(affine.ok() && turns.ok());
+  // 1,600 tokens are 100 blocks; the last token is always computed, so 99 of them can be hit.
+  EXPECT_EQ(affine->cached_tokens, 9U * 99 * 16);
+  EXPECT_EQ(turns->cached_tokens, 6U * 99 * 16);
+  EXPECT_LT(affine->ttft_ms.mean, turns->ttft_ms.mean);
+}
+
+TEST(FleetTest, ATurnWaitsForTheAnswerBeforeItAndFindsItInTheCache) {
+  Workload workload;
+  workload.requests.push_back({.at = {}, .output_tokens = 65, .session = 0, .answer_seed = 5});
+  workload.add_piece({1, 64});
+  workload.requests.push_back(
+      {.at = {}, .output_tokens = 1, .session = 0, .after = 0, .pause = std::chrono::seconds(2)});
+  workload.add_piece({1, 64});
+  workload.add_piece({5, 64, true});
+  workload.add_piece({2, 32});
+  const auto report = run_fleet(small_fleet(1), workload, policy("default"));
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->finished, 2U);
+  EXPECT_EQ(report->cached_tokens, 128U);
+  EXPECT_GT(report->simulated_seconds, 2.0);
+}
+
+TEST(FleetTest, EqualSeedsGiveEqualReportsWhateverThePolicy) {
+  FleetOptions options = small_fleet(3);
+  options.gateways = 2;
+  Workload workload = strangers(60, std::chrono::milliseconds(3), 700, 12);
+  for (size_t i = 0; i < workload.requests.size(); ++i) workload.pieces[i].id = i % 7;
+  for (const BuiltinPolicy& entry : builtin_policies()) {
+    const auto first = run_fleet(options, workload, policy(entry.name));
+    const auto again = run_fleet(options, workload, policy(entry.name));
+    ASSERT_TRUE(first.ok()) << entry.name << ": " << first.error().message;
+    ASSERT_TRUE(again.ok());
+    EXPECT_EQ(first->finished, 60U) << entry.name;
+    EXPECT_EQ(first->ttft_ms.mean, again->ttft_ms.mean) << entry.name;
+    EXPECT_EQ(first->e2e_ms.p99, again->e2e_ms.p99) << entry.name;
+    EXPECT_EQ(first->cached_tokens, again->cached_tokens) << entry.name;
+    EXPECT_EQ(first->queue_balance, again->queue_balance) << entry.name;
+  }
+}
+
+TEST(FleetTest, ARequestLongerThanTheContextIsRefusedAndItsFollowersStillCome) {
+  FleetOptions options = small_fleet(1);
+  options.engine.max_model_len = 1000;
+  Workload workload = strangers(1, Duration::zero(), 1000, 1);
+  workload.requests.push_back({.at = {}, .output_tokens = 1, .after = 0});
+  workload.add_piece({9, 10});
+  const auto report = run_fleet(options, workload, policy("random"));
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->refused, 1U);
+  EXPECT_EQ(report->finished, 1U);
+}
+
+TEST(FleetTest, WhatArrivesDuringTheWarmUpIsServedAndNotCounted) {
+  FleetOptions options = small_fleet(1);
+  options.warm_up = std::chrono::milliseconds(1500);
+  const auto report = run_fleet(options, strangers(4, std::chrono::seconds(1), 100, 1), policy("random"));
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->requests, 2U);
+  EXPECT_EQ(report->finished, 2U);
+}
+
+TEST(FleetTest, APolicyThatCannotBeLoadedIsNamedWithItsError) {
+  FleetPolicy broken{"broken", "plugins:\n- type: no-such-plugin\n", "broken.yaml"};
+  const auto report = run_fleet(small_fleet(1), strangers(1, Duration::zero(), 10, 1), broken);
+  ASSERT_FALSE(report.ok());
+  EXPECT_TRUE(report.error().message.starts_with("broken.yaml: ")) << report.error().message;
+  EXPECT_NE(report.error().message.find("no-such-plugin"), std::string::npos);
+}
+
+TEST(FleetTest, QuantilesAreTheSmallestNumbersThatCoverTheirShare) {
+  std::vector<double> values;
+  for (int i = 100; i >= 1; --i) values.push_back(i);
+  const Quantiles q = quantiles_of(values);
+  EXPECT_DOUBLE_EQ(q.mean, 50.5);
+  EXPECT_DOUBLE_EQ(q.p50, 50);
+  EXPECT_DOUBLE_EQ(q.p90, 90);
+  EXPECT_DOUBLE_EQ(q.p99, 99);
+  std::vector<double> none;
+  EXPECT_DOUBLE_EQ(quantiles_of(none).mean, 0);
+}
+
+}  // namespace
+}  // namespace penstock::simulator

@@ -1,0 +1,109 @@
+#include "simulator/fleet/policies.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace penstock::simulator {
+
+namespace {
+
+constexpr size_t kMaxConfigBytes = 1 << 20;
+
+struct Entry {
+  BuiltinPolicy shown;
+  std::string_view config;  // {rate}: prefill tokens per second
+};
+
+constexpr std::array<Entry, 8> kPolicies{{
+    {{"round-robin", "endpoints in turn"},
+     R"(plugins:
+- type: round-robin-picker
+)"},
+    {{"random", "any endpoint"},
+     R"(plugins:
+- type: random-picker
+)"},
+    {{"least-requests", "the endpoint with the fewest requests of this gateway in flight"},
+     R"(plugins:
+- type: active-request-scorer
+- type: max-score-picker
+)"},
+    {{"default", "the built-in configuration: queue, KV usage and approximate prefix, best total"}, ""},
+    {{"near-tie", "the same scorers with near-tie-picker"},
+     R"(plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: near-tie-picker
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - pluginRef: near-tie-picker
+)"},
+    {{"expected-ttft", "prefill time saved by the prefix against the wait, both in milliseconds"},
+     R"(plugins:
+- type: expected-ttft-scorer
+  parameters: {prefillTokensPerSecond: {rate}}
+- type: max-score-picker
+)"},
+    {{"predicted-latency", "latency-scorer on the built-in predictor, which learns while it runs"},
+     R"(plugins:
+- type: predicted-latency-producer
+  parameters: {streamingMode: true}
+- type: latency-scorer
+- type: max-score-picker
+)"},
+    {{"sticky-hash", "not a Penstock policy: a hash of the first two pieces of the prompt decides"},
+     R"(plugins:
+- type: random-picker
+)"},
+}};
+
+}  // namespace
+
+std::vector<BuiltinPolicy> builtin_policies() {
+  std::vector<BuiltinPolicy> out;
+  for (const Entry& entry : kPolicies) out.push_back(entry.shown);
+  return out;
+}
+
+Result<FleetPolicy> builtin_policy(std::string_view name, double prefill_tokens_per_second) {
+  std::string known;
+  for (const Entry& entry : kPolicies) {
+    if (entry.shown.name != name) {
+      known += (known.empty() ? "" : ", ") + std::string(entry.shown.name);
+      continue;
+    }
+    FleetPolicy policy;
+    policy.name = name;
+    policy.source = "policy " + std::string(name);
+    policy.config = entry.config;
+    policy.sticky = name == "sticky-hash";
+    constexpr std::string_view kRate = "{rate}";
+    if (const size_t at = policy.config.find(kRate); at != std::string::npos)
+      policy.config.replace(at, kRate.size(), fmt::format("{:.0f}", prefill_tokens_per_second));
+    return policy;
+  }
+  return invalid_config(fmt::format("policy \"{}\" is not known; there are: {}", name, known));
+}
+
+Result<FleetPolicy> policy_from_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return invalid_config("failed to load config from a file '" + path + "'");
+  FleetPolicy policy;
+  policy.name = std::filesystem::path(path).stem().string();
+  policy.source = path;
+  policy.config.assign(std::istreambuf_iterator<char>(file), {});
+  if (policy.config.size() > kMaxConfigBytes)
+    return invalid_config(fmt::format("{}: longer than {} bytes", path, kMaxConfigBytes));
+  return policy;
+}
+
+}  // namespace penstock::simulator
