@@ -188,12 +188,13 @@ T& Family<T>::with(std::span<const std::string_view> values) {
 }
 
 template <typename T>
-void Family<T>::remove(std::string_view label, std::string_view value) {
-  const auto at = std::find(labels_.begin(), labels_.end(), label);
-  assert(at != labels_.end());
-  const auto index = static_cast<size_t>(at - labels_.begin());
+void Family<T>::remove(std::initializer_list<std::string_view> values) {
+  assert(values.size() == labels_.size());
+  std::string key;
+  make_key({values.begin(), values.size()}, key);
+  const std::lock_guard removal(removal_mutex_);
   const std::unique_lock lock(mutex_);
-  std::erase_if(series_, [&](const auto& entry) { return entry.second.values[index] == value; });
+  series_.erase(key);
 }
 
 template <typename T>

@@ -135,9 +135,15 @@ class Family final : public FamilyBase {
     return with(std::span<const std::string_view>(values.begin(), values.size()));
   }
   T& with(std::span<const std::string_view> values);
-  // Drops the series whose label `label` has this value (an endpoint that left). References to them die:
-  // only for series that nobody caches.
-  void remove(std::string_view label, std::string_view value);
+  // Drops the series of these values (of an endpoint that left, say), if there is one. REQUIRES: it is
+  // changed through update() only: references die.
+  void remove(std::initializer_list<std::string_view> values);
+  // Calls `change(T&)`; remove() waits for it.
+  template <typename Change>
+  void update(std::initializer_list<std::string_view> values, Change&& change) {
+    const std::lock_guard lock(removal_mutex_);
+    change(with(values));
+  }
   size_t series() const;
   void render(Writer& out) const override;
 
@@ -146,6 +152,7 @@ class Family final : public FamilyBase {
     std::vector<std::string> values;
     std::unique_ptr<T> metric;
   };
+  std::mutex removal_mutex_;  // taken before mutex_
   mutable std::shared_mutex mutex_;
   std::unordered_map<std::string, Series> series_;
 };

@@ -51,10 +51,12 @@ TEST(MetricsTest, FurtherSeriesThanTheBoundFallTogether) {
 TEST(MetricsTest, RemovedEndpointLeavesNoSeries) {
   MetricRegistry registry;
   auto& family = registry.gauge({.name = "g", .help = "G.", .labels = {"pool", "endpoint"}});
-  family.with({"p", "gone"}).set(1);
+  family.update({"p", "gone"}, [](Gauge& gauge) { gauge.set(1); });
   family.with({"p", "here"}).set(2);
-  family.remove("endpoint", "gone");
+  family.remove({"p", "gone"});
+  family.remove({"p", "never"});
   EXPECT_EQ(family.series(), 1U);
+  EXPECT_THAT(registry.render(), HasSubstr("g{pool=\"p\",endpoint=\"here\"} 2\n"));
 }
 
 TEST(MetricsTest, HistogramsFoldEarlierThanCounters) {
