@@ -657,6 +657,12 @@ plugins:
 - {name: S, type: test-data-scorer, parameters: {requires: [a], asText: true}}
 )"),
               HasSubstr("data type mismatch between produced and consumed data for key: a/test"));
+  EXPECT_THAT(error_of(R"(
+plugins:
+- {name: A, type: test-producer, parameters: {produces: [a]}}
+- {name: S, type: test-data-scorer, parameters: {optional: [a], asText: true}}
+)"),
+              HasSubstr("data type mismatch between produced and consumed data for key: a/test"));
   EXPECT_THAT(
       error_of(R"(
 plugins:
@@ -669,6 +675,30 @@ plugins:
               HasSubstr("no default producer found for missing data key a/test, consumed by S"));
   EXPECT_THAT(error_of("plugins: [{type: test-trespasser}]"),
               HasSubstr("plugin 'test-trespasser' uses data key secret/test without declaring it"));
+}
+
+TEST_F(AssemblyTest, DataOfAnotherKindIsRefusedForOptionalUsesToo) {
+  EXPECT_THAT(error_of(R"(
+plugins:
+- {type: inflight-load-producer}
+- type: endpoint-attribute-scorer
+  parameters:
+    attributeKey: InFlightLoadDataKey
+    producer: inflight-load-producer
+    algorithm: {type: linear_lower_is_better}
+)"),
+              HasSubstr("data type mismatch between produced and consumed data for key: "
+                        "InFlightLoadDataKey/inflight-load-producer"));
+  EXPECT_THAT(error_of(R"(
+plugins:
+- {type: p2p-source-producer}
+- type: session-affinity-scorer
+  parameters:
+    strategy: session_id
+    sessionIdConfig: {sources: [{attribute: best-match, producer: p2p-source-producer}]}
+)"),
+              HasSubstr("data type mismatch between produced and consumed data for key: "
+                        "best-match/p2p-source-producer"));
 }
 
 TEST_F(AssemblyTest, ErrorCasesHaveTheReferencesTextAndALine) {

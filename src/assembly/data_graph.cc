@@ -92,22 +92,25 @@ Result<DataGraph::Edges> DataGraph::required_edges() const {
   for (size_t c = 0; c < nodes_.size(); ++c) {
     for (size_t p = 0; p < nodes_.size(); ++p) {
       if (p == c) continue;
+      bool needs = false;
       for (const DataUse& use : nodes_[c].data.consumes) {
-        const DataUse* made = use.required ? find_use(nodes_[p].data.produces, use.key) : nullptr;
+        const DataUse* made = find_use(nodes_[p].data.produces, use.key);
         if (made == nullptr) continue;
+        // Optional or not: who reads a column reads it as its own type.
         if (made->value_type != use.value_type) {
           return invalid_config("data type mismatch between produced and consumed data for key: " +
                                 use.key.text());
         }
+        if (!use.required) continue;
+        needs = true;
         if (nodes_[p].layer > nodes_[c].layer) {
           return invalid_config(
               fmt::format("invalid plugin layer execution order: producer {} needs to be "
                           "executed before consumer {}",
                           nodes_[p].plugin->typed_name(), nodes_[c].plugin->typed_name()));
         }
-        edges[c].push_back(p);
-        break;
       }
+      if (needs) edges[c].push_back(p);
     }
   }
   return edges;

@@ -31,11 +31,11 @@ class DataGraph {
   // Optional keys nobody produces.
   std::vector<MissingKey> missing_optional() const;
 
-  // Checks value types, layers and cycles, and orders the data producers so that each comes after those
-  // whose data it needs. Optional needs order them too where that makes no cycle (the reference leaves
-  // their order to chance). Errors: "data type mismatch between produced and consumed data for key: <key>",
-  // "invalid plugin layer execution order: producer <p> needs to be executed before consumer <c>",
-  // "cycle detected: graph is not a DAG".
+  // Checks value types (of optional needs too), layers and cycles, and orders the data producers so that each
+  // comes after those whose data it needs. Optional needs order them too where that makes no cycle (the
+  // reference leaves their order to chance). Errors: "data type mismatch between produced and consumed data
+  // for key: <key>", "invalid plugin layer execution order: producer <p> needs to be executed before consumer
+  // <c>", "cycle detected: graph is not a DAG".
   Result<std::vector<const DataProducer*>> order() const;
 
   // All keys made by data producers and profile handlers, in order: each gets an attribute slot.

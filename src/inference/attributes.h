@@ -21,6 +21,11 @@ struct PrefixMatch {
   uint32_t cached_blocks = 0;  // unweighted count; equals match_blocks for the approximate producer
   // Blocks in the endpoint's CPU tier, which others can pull from; below 0: tiers are not known.
   int32_t cpu_tier_blocks = -1;
+
+  // Share of the prompt that the endpoint holds; 0 of a prompt without blocks.
+  double ratio() const {
+    return total_blocks == 0 ? 0.0 : static_cast<double>(match_blocks) / static_cast<double>(total_blocks);
+  }
 };
 // Value of data_keys::kInFlightLoad: requests and tokens in flight on an endpoint.
 struct InFlightLoad {
@@ -39,8 +44,11 @@ struct MultiModalMatch {
 };
 // Value of data_keys::kLatencyPrediction: what a predictor expects of this request on an endpoint.
 struct LatencyPrediction {
-  bool known = false;  // false: no prediction for this endpoint
-  bool ttft_valid = false;
+  bool known = false;  // false: no prediction for this endpoint, of either time
+  // Of a time that is not predicted: valid, 0 ms, headroom 0.
+  bool ttft_known = false;
+  bool tpot_known = false;
+  bool ttft_valid = false;  // the objective would be met
   bool tpot_valid = false;
   double ttft_ms = 0;
   double tpot_ms = 0;
@@ -80,22 +88,31 @@ struct TokenizedPromptMarker {};
 
 // Columns of per-endpoint values for one request: column = slot, row = Candidate. A column exists once
 // its producer ran; readers of an absent column get an empty span and use their documented fallback.
-// Storage is the request's arena.
+// A slot is read as what it was created as: the data graph checks that when a configuration is loaded, debug
+// builds assert it here. Storage is the request's arena.
 class AttributeTable {
  public:
   AttributeTable(Arena& arena, size_t slots, size_t endpoints)
-      : columns_(arena.make_filled<void*>(slots, nullptr)), endpoints_(endpoints), arena_(arena) {}
+      : columns_(arena.make_filled<void*>(slots, nullptr)),
+#ifndef NDEBUG
+        kinds_(arena.make_filled<const void*>(slots, nullptr)),
+#endif
+        endpoints_(endpoints),
+        arena_(arena) {
+  }
 
   template <typename T>
   std::span<T> create(AttributeSlot slot) {
     assert(slot < columns_.size());
     std::span<T> column = arena_.make_filled<T>(endpoints_);
     columns_[slot] = column.data();
+    mark<T[]>(slot);
     return column;
   }
   template <typename T>
   std::span<const T> column(AttributeSlot slot) const {
     if (slot >= columns_.size() || columns_[slot] == nullptr) return {};
+    check<T[]>(slot);
     return {static_cast<const T*>(columns_[slot]), endpoints_};
   }
   // One value of the request as a whole in a slot of its own; nullptr while absent.
@@ -104,16 +121,41 @@ class AttributeTable {
     assert(slot < columns_.size());
     T* value = arena_.make<T>();
     columns_[slot] = value;
+    mark<T>(slot);
     return value;
   }
   template <typename T>
   const T* value(AttributeSlot slot) const {
-    return slot < columns_.size() ? static_cast<const T*>(columns_[slot]) : nullptr;
+    if (slot >= columns_.size() || columns_[slot] == nullptr) return nullptr;
+    check<T>(slot);
+    return static_cast<const T*>(columns_[slot]);
   }
   size_t endpoints() const { return endpoints_; }
 
  private:
+  // T[]: a column, T: one value.
+#ifndef NDEBUG
+  template <typename T>
+  static constexpr char kKind = 0;
+  template <typename T>
+  void mark(AttributeSlot slot) {
+    kinds_[slot] = &kKind<T>;
+  }
+  template <typename T>
+  void check(AttributeSlot slot) const {
+    assert(kinds_[slot] == &kKind<T> && "a slot is read as another type than it was created as");
+  }
+#else
+  template <typename T>
+  void mark(AttributeSlot) {}
+  template <typename T>
+  void check(AttributeSlot) const {}
+#endif
+
   std::span<void*> columns_;
+#ifndef NDEBUG
+  std::span<const void*> kinds_;
+#endif
   size_t endpoints_;
   Arena& arena_;
 };

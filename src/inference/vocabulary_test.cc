@@ -27,6 +27,19 @@ TEST(AttributeTableTest, AbsentColumnReadsAsEmpty) {
   EXPECT_EQ(table.column<PrefixMatch>(0)[2].match_blocks, 5U);
 }
 
+#ifndef NDEBUG
+TEST(AttributeTableDeathTest, ASlotIsReadAsWhatItWasCreatedAs) {
+  Arena arena;
+  AttributeTable table(arena, 2, 3);
+  table.create<InFlightLoad>(0);
+  table.create_value<CacheSource>(1);
+  EXPECT_NE(table.value<CacheSource>(1), nullptr);
+  EXPECT_DEATH((void)table.column<EndpointScalar>(0), "another type");
+  EXPECT_DEATH((void)table.value<InFlightLoad>(0), "another type");
+  EXPECT_DEATH((void)table.value<SessionId>(1), "another type");
+}
+#endif
+
 TEST(DataKeyTest, TextNamesTypeAndProducer) {
   EXPECT_EQ(data_keys::kPrefixMatch.text(), "PrefixCacheMatchInfoDataKey/approx-prefix-cache-producer");
   EXPECT_EQ(data_keys::kPrefixMatch.with_producer("mine").producer, "mine");

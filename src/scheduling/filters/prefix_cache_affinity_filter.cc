@@ -69,7 +69,7 @@ void PrefixCacheAffinityFilter::bind_slots(const SlotResolver& slots) {
 double PrefixCacheAffinityFilter::ttft_ms(const SchedulingContext& ctx, Candidate candidate) const {
   if (params_.use_predictor) {
     const auto column = ctx.attributes.column<LatencyPrediction>(latency_slot_);
-    const bool known = !column.empty() && column[candidate].known;
+    const bool known = !column.empty() && column[candidate].ttft_known;
     return known ? column[candidate].ttft_ms : std::numeric_limits<double>::max();
   }
   const auto column = ctx.attributes.column<InFlightLoad>(load_slot_);
@@ -83,11 +83,7 @@ size_t PrefixCacheAffinityFilter::filter(SchedulingContext& ctx, std::span<Candi
   if (params_.exploration > 0 && ctx.random.uniform() < params_.exploration) return all;
   const auto matches = ctx.attributes.column<PrefixMatch>(prefix_slot_);
   const auto sticky = [&](Candidate c) {
-    if (matches.empty()) return false;
-    const PrefixMatch& m = matches[c];
-    const double ratio =
-        m.total_blocks == 0 ? 0.0 : static_cast<double>(m.match_blocks) / static_cast<double>(m.total_blocks);
-    return ratio >= params_.affinity_threshold;
+    return !matches.empty() && matches[c].ratio() >= params_.affinity_threshold;
   };
   const auto count = static_cast<size_t>(std::count_if(inout.begin(), inout.end(), sticky));
   if (count == 0 || count == all) return all;

@@ -57,9 +57,12 @@ TEST(PrefixCacheAffinityFilterTest, APredictionThatIsMissingIsTheWorst) {
   matches[0] = {90, 100, 64, 90};
   auto predictions =
       pool.attributes->create<LatencyPrediction>(pool.slots.slot(data_keys::kLatencyPrediction));
-  predictions[1].known = true;
+  predictions[1].known = predictions[1].ttft_known = true;
   EXPECT_THAT(pool.keep(*filter), ElementsAre("e0", "e1"));
-  predictions[0].known = true;
+  // Knowing the other time is not enough.
+  predictions[0].known = predictions[0].tpot_known = true;
+  EXPECT_THAT(pool.keep(*filter), ElementsAre("e0", "e1"));
+  predictions[0].ttft_known = true;
   EXPECT_THAT(pool.keep(*filter), ElementsAre("e0"));
 }
 
