@@ -211,6 +211,8 @@ PoolRuntime::ScrapePlan PoolRuntime::scrape_plan(const director::Policy& policy)
     if (core != nullptr && plan.engines) {
       telemetry::log_warn("a second metrics source is ignored: one page holds every signal of an endpoint",
                           {{"pool", settings.name}, {"source", source.source->name()}});
+      if (const auto* pages = dynamic_cast<const signals::PageExtractor*>(core))
+        std::erase(scrape.sinks, pages->sink());
       core = nullptr;
     }
     if (core != nullptr) {

@@ -8,13 +8,20 @@
 
 namespace penstock::signals {
 
-// Gets whole pages that were fetched from endpoints, beyond what becomes signals. Called from any loop, for
+// Gets whole pages that were fetched from endpoints, beyond what becomes signals. Called from any thread, for
 // one endpoint by one at a time; must not block.
 class PageSink {
  public:
   virtual ~PageSink() = default;
-  virtual void page(const Endpoint& endpoint, std::string_view body, TimePoint observed_at) = 0;
-  // The endpoint left, or moved to another address: what its pages said is void.
+  // The endpoint is scraped from now on: what pages of another one said of its slot is void.
+  virtual void attached(const Endpoint& endpoint) = 0;
+  // `engine`: whose page it is, named by configuration or label or found from what the page exports; "" of a
+  // source whose pages are no engine's.
+  virtual void page(const Endpoint& endpoint, std::string_view engine, std::string_view body,
+                    TimePoint observed_at) = 0;
+  // As many scrapes in a row failed as make an endpoint's signals read endpoint_down.
+  virtual void down(EndpointSlot /*slot*/) {}
+  // The endpoint left, or moved to another address: what its pages said is void. No page of it comes after.
   virtual void gone(EndpointSlot slot) = 0;
 };
 

@@ -209,18 +209,16 @@ void bind(Binder& b, ExtractorDocument& d) {
 
 // The sink survives a change of policy that leaves the rules as they are.
 std::shared_ptr<ScalarSink> make_sink(const PluginFactoryContext& ctx, const std::string& rules_text,
-                                      std::vector<ScalarRule> rules, std::optional<EngineTable> engines) {
+                                      std::vector<ScalarRule> rules) {
   const auto make = [&]() -> Result<std::shared_ptr<ScalarSink>> {
-    return engines ? std::make_shared<ScalarSink>(std::move(rules), std::move(*engines))
-                   : std::make_shared<ScalarSink>(std::move(rules));
+    return std::make_shared<ScalarSink>(std::move(rules));
   };
   if (ctx.warm == nullptr) return *make();
   return *ctx.warm->get<ScalarSink>(fmt::format("scalars/{}/{}", ctx.name, rules_text), make);
 }
 
 Result<std::unique_ptr<Plugin>> create_with_custom_metrics(const PluginFactoryContext& ctx,
-                                                           CoreMetricsParams params,
-                                                           const EngineTable& engines) {
+                                                           CoreMetricsParams params) {
   std::vector<DataKey> keys;
   std::vector<ScalarRule> rules;
   std::string text;
@@ -234,8 +232,7 @@ Result<std::unique_ptr<Plugin>> create_with_custom_metrics(const PluginFactoryCo
     rules[at].specs[metric.engine] = metric.spec;
     text += fmt::format("{}={}:{};", metric.engine, metric.attribute_key, metric.spec.text());
   }
-  text += params.engine_label_key + "/" + params.default_engine;
-  auto sink = make_sink(ctx, text, std::move(rules), engines);
+  auto sink = make_sink(ctx, text, std::move(rules));
   return std::unique_ptr<Plugin>(
       std::make_unique<CustomMetricsExtractor>(std::move(params), std::move(keys), std::move(sink)));
 }
@@ -246,9 +243,8 @@ Result<std::unique_ptr<Plugin>> create_dcgm_extractor(const PluginFactoryContext
   rule.own_pod_only = true;
   rule.largest = true;
   rule.scale = 0.01;
-  return std::unique_ptr<Plugin>(
-      std::make_unique<ScalarExtractor>(std::vector<DataKey>{data_keys::kGpuUtilization},
-                                        make_sink(ctx, "dcgm", {std::move(rule)}, std::nullopt)));
+  return std::unique_ptr<Plugin>(std::make_unique<ScalarExtractor>(
+      std::vector<DataKey>{data_keys::kGpuUtilization}, make_sink(ctx, "dcgm", {std::move(rule)})));
 }
 
 struct MulticlusterDocument {
@@ -278,7 +274,7 @@ Result<std::unique_ptr<Plugin>> create_multicluster_extractor(const PluginFactor
   if (!status.ok()) return std::move(status).error();
   return std::unique_ptr<Plugin>(std::make_unique<ScalarExtractor>(
       std::vector<DataKey>{data_keys::kMulticlusterKvUsage, data_keys::kMulticlusterQueueSize},
-      make_sink(ctx, document.kv + ";" + document.queue, std::move(rules), std::nullopt)));
+      make_sink(ctx, document.kv + ";" + document.queue, std::move(rules))));
 }
 
 std::vector<config::ParamDoc> describe_multicluster_extractor() {
@@ -313,7 +309,7 @@ Result<std::unique_ptr<Plugin>> create_extractor(const PluginFactoryContext& ctx
   auto table =
       EngineTable::build(p.engine_configs, p.default_engine, p.engine_label_key, SeriesMode::kCompatible);
   if (!table.ok()) return std::move(table).error().wrap(ctx.path);
-  if (!p.custom_metrics.empty()) return create_with_custom_metrics(ctx, std::move(document.params), *table);
+  if (!p.custom_metrics.empty()) return create_with_custom_metrics(ctx, std::move(document.params));
   return std::unique_ptr<Plugin>(std::make_unique<CoreMetricsExtractor>(std::move(document.params)));
 }
 

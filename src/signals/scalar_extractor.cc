@@ -1,7 +1,9 @@
 #include "signals/scalar_extractor.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "base/hash.h"
 #include "base/strings.h"
 #include "protocol/json_cursor.h"
 
@@ -47,6 +49,8 @@ class Finder final : public SampleSink {
     return !rules_[rule].own_pod_only || sample.label("pod").value_or(pod_) == pod_;
   }
   void take(size_t rule, const Sample& sample) {
+    // A NaN would stay the largest for good.
+    if (!std::isfinite(sample.value * rules_[rule].scale)) return;
     Found& best = found_[rule];
     const bool better =
         rules_[rule].largest ? sample.value > best.value : sample.timestamp_ms > best.timestamp_ms;
@@ -65,18 +69,23 @@ class Finder final : public SampleSink {
 
 ScalarSink::ScalarSink(std::vector<ScalarRule> rules) : rules_(std::move(rules)), names_(names_of(rules_)) {}
 
-ScalarSink::ScalarSink(std::vector<ScalarRule> rules, EngineTable engines)
-    : rules_(std::move(rules)), engines_(std::move(engines)), names_(names_of(rules_)) {}
-
-const MetricSpec* ScalarSink::spec_of(const ScalarRule& rule, std::string_view engine) const {
+const MetricSpec* ScalarSink::spec_of(const ScalarRule& rule, std::string_view engine) {
   auto found = rule.specs.find(engine);
   if (found == rule.specs.end()) found = rule.specs.find("");
   return found == rule.specs.end() ? nullptr : &found->second;
 }
 
-void ScalarSink::page(const Endpoint& endpoint, std::string_view body, TimePoint observed_at) {
-  const std::string_view engine =
-      engines_ ? std::string_view(engines_->for_endpoint(endpoint).name) : std::string_view();
+void ScalarSink::attached(const Endpoint& endpoint) {
+  const uint64_t owner = hash_of(endpoint.id + ' ' + endpoint.address + ' ' + endpoint.metrics_host);
+  const std::lock_guard lock(mutex_);
+  if (owners_.size() <= endpoint.slot) owners_.resize(endpoint.slot + size_t{1});
+  if (owners_[endpoint.slot] == owner) return;
+  owners_[endpoint.slot] = owner;
+  clear(endpoint.slot);
+}
+
+void ScalarSink::page(const Endpoint& endpoint, std::string_view engine, std::string_view body,
+                      TimePoint observed_at) {
   std::vector<const MetricSpec*> specs;
   for (const ScalarRule& rule : rules_) specs.push_back(spec_of(rule, engine));
   Finder finder(names_, rules_, specs, endpoint.name);
@@ -95,6 +104,10 @@ void ScalarSink::page(const Endpoint& endpoint, std::string_view body, TimePoint
 
 void ScalarSink::gone(EndpointSlot slot) {
   const std::lock_guard lock(mutex_);
+  clear(slot);
+}
+
+void ScalarSink::clear(EndpointSlot slot) {
   const size_t first = slot * rules_.size();
   for (size_t i = first; i < std::min(first + rules_.size(), values_.size()); ++i) values_[i] = {};
 }
@@ -131,7 +144,13 @@ Status ScalarExtractor::produce(SchedulingContext& ctx) const {
 
 // --- models -------------------------------------------------------------------------------------------
 
-void ModelsSink::page(const Endpoint& endpoint, std::string_view body, TimePoint) {
+void ModelsSink::attached(const Endpoint& endpoint) {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(endpoint.slot);
+  if (found != entries_.end() && found->second.endpoint_id != endpoint.id) entries_.erase(found);
+}
+
+void ModelsSink::page(const Endpoint& endpoint, std::string_view, std::string_view body, TimePoint) {
   Arena arena;
   protocol::JsonCursor cursor(body, &arena);
   std::vector<std::string> models;

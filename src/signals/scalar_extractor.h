@@ -19,20 +19,23 @@ struct ScalarRule {
   std::map<std::string, MetricSpec, std::less<>> specs;
   // Series whose `pod` label names another pod don't count.
   bool own_pod_only = false;
-  // Of several series the largest counts; otherwise the one with the highest timestamp, the first on ties.
+  // Samples that are not finite count for nothing. Of several series the largest counts; otherwise the one
+  // with the highest timestamp, the first on ties.
   bool largest = false;
   double scale = 1;  // factor on the page's number
 };
 
-// Numbers of endpoints' pages, by rule. A page without a series makes its number unknown; a failing scrape
-// leaves it as old as it is. Thread-safe; one lock, held for one copy.
+// Numbers of endpoints' pages, by rule. A page without a series makes its number unknown, and so do as many
+// failing scrapes in a row as make an endpoint's signals read endpoint_down; fewer leave it as old as it is.
+// Thread-safe; one lock, held for one copy.
 class ScalarSink final : public PageSink {
  public:
   explicit ScalarSink(std::vector<ScalarRule> rules);
-  // With engines told apart by `engines` (customMetrics).
-  ScalarSink(std::vector<ScalarRule> rules, EngineTable engines);
 
-  void page(const Endpoint& endpoint, std::string_view body, TimePoint observed_at) override;
+  void attached(const Endpoint& endpoint) override;
+  void page(const Endpoint& endpoint, std::string_view engine, std::string_view body,
+            TimePoint observed_at) override;
+  void down(EndpointSlot slot) override { gone(slot); }
   void gone(EndpointSlot slot) override;
   // Rule `rule`'s number on each of the candidates, into their rows of `column`.
   void copy(size_t rule, const PoolSnapshot& pool, std::span<const Candidate> candidates,
@@ -40,13 +43,14 @@ class ScalarSink final : public PageSink {
   size_t rules() const { return rules_.size(); }
 
  private:
-  const MetricSpec* spec_of(const ScalarRule& rule, std::string_view engine) const;
+  static const MetricSpec* spec_of(const ScalarRule& rule, std::string_view engine);
+  void clear(EndpointSlot slot);  // under mutex_
 
   const std::vector<ScalarRule> rules_;
-  const std::optional<EngineTable> engines_;
   const NameSet names_;
   mutable std::mutex mutex_;
   std::vector<EndpointScalar> values_;  // [slot * rules + rule], as long as the highest slot seen
+  std::vector<uint64_t> owners_;        // [slot]: hash of the id and address of whose values they are
 };
 
 // An extractor whose numbers become attribute columns. `keys` are parallel to the sink's rules; their
@@ -73,7 +77,9 @@ class ModelsSink final : public PageSink {
   static constexpr size_t kMaxModels = 256;
   static constexpr size_t kMaxNameBytes = 256;
 
-  void page(const Endpoint& endpoint, std::string_view body, TimePoint observed_at) override;
+  void attached(const Endpoint& endpoint) override;
+  void page(const Endpoint& endpoint, std::string_view engine, std::string_view body,
+            TimePoint observed_at) override;
   void gone(EndpointSlot slot) override;
   std::vector<std::string> models(EndpointSlot slot) const;
   // {"endpoints":[{"endpoint","models":[…]}…],"totalEndpoints","maxEndpoints"}

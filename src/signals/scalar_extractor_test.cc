@@ -56,8 +56,9 @@ struct Extracted : testing::Test {
     }
     return "no such type";
   }
-  void page(size_t endpoint, std::string_view body) {
-    dynamic_cast<const PageExtractor&>(*plugin).sink()->page(*endpoints[endpoint], body, at);
+  PageSink& sink() { return *dynamic_cast<const PageExtractor&>(*plugin).sink(); }
+  void page(size_t endpoint, std::string_view body, std::string_view engine = "") {
+    sink().page(*endpoints[endpoint], engine, body, at);
   }
   // Values of a key, -1 where unknown.
   std::vector<double> values(const DataKey& key) {
@@ -90,12 +91,21 @@ TEST_F(Extracted, DcgmTakesTheBusiestGpuOfTheOwnPod) {
   EXPECT_THAT(values(data_keys::kGpuUtilization), ElementsAre(-1, -1));
 }
 
+TEST_F(Extracted, WhatIsNotFiniteIsNoSample) {
+  ASSERT_EQ(make("dcgm-extractor"), "");
+  page(0, "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\"} NaN\nDCGM_FI_DEV_GPU_UTIL{gpu=\"1\"} 55\n");
+  page(1, "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\"} 20\nDCGM_FI_DEV_GPU_UTIL{gpu=\"1\"} +Inf\n");
+  EXPECT_THAT(values(data_keys::kGpuUtilization), ElementsAre(::testing::DoubleEq(0.55), 0.2));
+  page(0, "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\"} NaN\n");
+  EXPECT_THAT(values(data_keys::kGpuUtilization), ElementsAre(-1, 0.2));
+}
+
 TEST_F(Extracted, AnotherClustersFiguresAreRead) {
   ASSERT_EQ(make("multicluster-metrics-extractor", "queueSizeMetric: q"), "");
   page(1, "llm_d_epp_average_kv_cache_utilization{name=\"p\"} 0.25\nq 7\n");
   EXPECT_THAT(values(data_keys::kMulticlusterKvUsage), ElementsAre(-1, 0.25));
   EXPECT_THAT(values(data_keys::kMulticlusterQueueSize), ElementsAre(-1, 7));
-  dynamic_cast<const PageExtractor&>(*plugin).sink()->gone(1);
+  sink().gone(1);
   EXPECT_THAT(values(data_keys::kMulticlusterQueueSize), ElementsAre(-1, -1));
   EXPECT_THAT(make("multicluster-metrics-extractor", "queueSizeMetric: ''"), HasSubstr("cannot be empty"));
 }
@@ -107,12 +117,34 @@ TEST_F(Extracted, CustomMetricsBelongToAnEngine) {
            "'vllm:swapped{kind=a}'}]}, {name: mine, customMetrics: [{attributeKey: swaps, metricSpec: s}, "
            "{attributeKey: more, metricSpec: m}]}]}"),
       "");
-  endpoints[1]->labels["llm-d.ai/engine-type"] = "mine";
-  page(0, "vllm:swapped{kind=\"b\"} 1\nvllm:swapped{kind=\"a\"} 3 10\nvllm:swapped{kind=\"a\"} 4 20\ns 9\n");
-  page(1, "vllm:swapped{kind=\"a\"} 3\ns 8\nm 2\n");
+  page(0, "vllm:swapped{kind=\"b\"} 1\nvllm:swapped{kind=\"a\"} 3 10\nvllm:swapped{kind=\"a\"} 4 20\ns 9\n",
+       "vllm");
+  page(1, "vllm:swapped{kind=\"a\"} 3\ns 8\nm 2\n", "mine");
   EXPECT_THAT(values({"swaps", "core-metrics-extractor"}), ElementsAre(4, 8));
   EXPECT_THAT(values({"more", "core-metrics-extractor"}), ElementsAre(-1, 2));
   ASSERT_NE(dynamic_cast<const CoreMetricsExtractor*>(plugin.get()), nullptr);
+}
+
+TEST_F(Extracted, WhatADownEndpointLastSaidCountsNoMore) {
+  ASSERT_EQ(make("dcgm-extractor"), "");
+  page(0, "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\"} 20\n");
+  page(1, "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\"} 50\n");
+  sink().down(0);
+  EXPECT_THAT(values(data_keys::kGpuUtilization), ElementsAre(-1, 0.5));
+  page(0, "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\"} 20\n");
+  EXPECT_THAT(values(data_keys::kGpuUtilization), ElementsAre(0.2, 0.5));
+}
+
+TEST_F(Extracted, ASlotsNextEndpointInheritsNothing) {
+  ASSERT_EQ(make("dcgm-extractor"), "");
+  for (size_t i = 0; i < 2; ++i) sink().attached(*endpoints[i]);
+  page(0, "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\"} 20\n");
+  page(1, "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\"} 50\n");
+  // A scraper that was made anew begins with the same endpoints.
+  sink().attached(*endpoints[0]);
+  endpoints[1]->id = "default/other";
+  sink().attached(*endpoints[1]);
+  EXPECT_THAT(values(data_keys::kGpuUtilization), ElementsAre(0.2, -1));
 }
 
 TEST_F(Extracted, WithoutCustomMetricsNothingIsProducedForRequests) {
@@ -127,7 +159,13 @@ TEST_F(Extracted, ModelsAreKeptAndShown) {
   EXPECT_EQ(
       *plugin->dump_state(),
       R"({"endpoints":[{"endpoint":"default/pod-0","models":["a","b"]}],"totalEndpoints":1,"maxEndpoints":100})");
-  dynamic_cast<const PageExtractor&>(*plugin).sink()->gone(0);
+  sink().attached(*endpoints[0]);
+  EXPECT_THAT(*plugin->dump_state(), HasSubstr("\"totalEndpoints\":1"));
+  endpoints[0]->id = "default/other";
+  sink().attached(*endpoints[0]);
+  EXPECT_THAT(*plugin->dump_state(), HasSubstr("\"totalEndpoints\":0"));
+  page(0, R"({"data":[{"id":"a"}]})");
+  sink().gone(0);
   EXPECT_THAT(*plugin->dump_state(), HasSubstr("\"totalEndpoints\":0"));
 }
 

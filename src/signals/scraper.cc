@@ -175,7 +175,8 @@ struct Scraper::Shard {
   };
 };
 
-// One endpoint's task and what it remembers. All but `tried` and `engine` belongs to the shard's loop.
+// One endpoint's task and what it remembers. All but `tried`, `retired` and `engine` belongs to the shard's
+// loop.
 struct Scraper::Target {
   Target(std::shared_ptr<Shared> s, std::shared_ptr<Shard> sh, std::shared_ptr<const Endpoint> e,
          SignalTable::Ticket t)
@@ -200,6 +201,11 @@ struct Scraper::Target {
   Result<io::HttpDestination> destination() const;
   void adopt_config();
   void succeeded(const Outcome& outcome);
+  // Calls `tell(PageSink&)` for each, unless the task has retired.
+  template <typename Tell>
+  void tell_sinks(Tell&& tell);
+  // From any thread: the sinks hear nothing of this task any more.
+  void retire();
   void failed(const Outcome& outcome);
   void note_recovery();
   void log_names(const Reading& reading, uint32_t missing);
@@ -220,6 +226,10 @@ struct Scraper::Target {
   Failure last_failure = Failure::kNone;
   uint32_t missing = 0;
   uint32_t missing_logged = 0;
+
+  // Between a page and the end of the task: the page comes before the sinks' gone(), or not at all.
+  std::mutex sinks_mutex;
+  bool retired = false;
 
   std::atomic<bool> tried{false};
   mutable std::mutex engine_mutex;
@@ -370,12 +380,16 @@ io::Task<Outcome> Scraper::Target::exchange(const io::HttpDestination& destinati
 
 void Scraper::Target::succeeded(const Outcome& outcome) {
   const ScrapeSettings& settings = config->settings;
-  for (const auto& sink : settings.sinks) sink->page(*endpoint, page, outcome.observed_at);
+  const auto show_page = [&](std::string_view whose) {
+    tell_sinks([&](PageSink& sink) { sink.page(*endpoint, whose, page, outcome.observed_at); });
+  };
   if (!settings.writes_signals) {
+    show_page("");
     note_recovery();
     return;
   }
   Reading reading = reader->finish();
+  show_page(reading.engine->name);
   if (reading.engine->name != engine) {
     const std::lock_guard lock(engine_mutex);
     engine = reading.engine->name;
@@ -395,6 +409,20 @@ void Scraper::Target::succeeded(const Outcome& outcome) {
   if (reading.dropped_adapters > 0) shared->dropped_adapters.add(reading.dropped_adapters);
   note_recovery();
   log_names(reading, missing);
+}
+
+template <typename Tell>
+void Scraper::Target::tell_sinks(Tell&& tell) {
+  const auto& sinks = config->settings.sinks;
+  if (sinks.empty()) return;
+  const std::lock_guard lock(sinks_mutex);
+  if (retired) return;
+  for (const auto& sink : sinks) tell(*sink);
+}
+
+void Scraper::Target::retire() {
+  const std::lock_guard lock(sinks_mutex);
+  retired = true;
 }
 
 void Scraper::Target::note_recovery() {
@@ -433,6 +461,7 @@ void Scraper::Target::failed(const Outcome& outcome) {
   shared->poll_errors.with({settings.source_type}).add();
   shared->failures.with({shared->pool, failure_name(outcome.failure)}).add();
   const bool goes_down = failures == settings.down_after;
+  if (goes_down) tell_sinks([&](PageSink& sink) { sink.down(endpoint->slot); });
   if (goes_down && settings.writes_signals) {
     mark_down(row);
     shared->table.write(ticket, row, shared->clock.now());
@@ -496,6 +525,7 @@ Status Scraper::check() const {
 void Scraper::add(const std::shared_ptr<const Endpoint>& endpoint) {
   if (!shared_->config()) return;  // check() has the reason
   SignalTable::Ticket ticket;
+  for (const auto& sink : shared_->config()->settings.sinks) sink->attached(*endpoint);
   if (shared_->config()->settings.writes_signals) ticket = table_.attach(endpoint->slot, clock_.now());
   const auto& shard = shared_->shards[endpoint->slot % shared_->shards.size()];
   auto target = std::make_shared<Target>(shared_, shard, endpoint, ticket);
@@ -532,6 +562,7 @@ void Scraper::remove(const Endpoint& endpoint) {
   }
   if (const auto config = shared_->config()) {
     if (config->settings.writes_signals) table_.detach(target->ticket, clock_.now());
+    target->retire();
     for (const auto& sink : config->settings.sinks) sink->gone(endpoint.slot);
   }
   io::Loop& loop = target->shard->loop;

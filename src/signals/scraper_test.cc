@@ -7,6 +7,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <set>
 
 #include "base/eventually.h"
 #include "io/http_server.h"
@@ -376,6 +377,87 @@ TEST_F(ScraperTest, AnEndpointThatMovesIsFollowed) {
   s.update(moved, relabelled);
   EXPECT_TRUE(eventually([&] { return state(0) == SignalState::kNameMissing; }));
   EXPECT_EQ(s.size(), 1U);
+}
+
+// What a sink was told, in order: "attached", "down", "gone" or "<engine> <address>" of a page.
+class RecordingSink final : public PageSink {
+ public:
+  void attached(const Endpoint&) override { note("attached"); }
+  void page(const Endpoint& endpoint, std::string_view engine, std::string_view, TimePoint) override {
+    note(std::string(engine) + " " + endpoint.host_port);
+  }
+  void down(EndpointSlot) override { note("down"); }
+  void gone(EndpointSlot) override { note("gone"); }
+  std::vector<std::string> told() const {
+    const std::lock_guard lock(mutex_);
+    return told_;
+  }
+  std::string last() const { return told().back(); }
+
+ private:
+  void note(std::string what) {
+    const std::lock_guard lock(mutex_);
+    told_.push_back(std::move(what));
+  }
+  mutable std::mutex mutex_;
+  std::vector<std::string> told_;
+};
+
+TEST_F(ScraperTest, NoPageOfAnEndpointComesAfterItIsGone) {
+  FakeEngine one;
+  FakeEngine two;
+  const auto sink = std::make_shared<RecordingSink>();
+  ScrapeSettings settings = fast();
+  settings.sinks = {sink};
+  Scraper& s = scraper(settings);
+  std::shared_ptr<const Endpoint> now = endpoint(0, one.port());
+  std::shared_ptr<const Endpoint> next = endpoint(0, two.port());
+  s.add(now);
+  EXPECT_EQ(sink->told().front(), "attached");
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(eventually([&] { return sink->last() == "vllm " + now->host_port; }));
+    s.update(now, next);
+    std::swap(now, next);
+  }
+  ASSERT_TRUE(eventually([&] { return sink->last() == "vllm " + now->host_port; }));
+  s.remove(*now);
+  EXPECT_EQ(sink->last(), "gone");
+  std::set<std::string> since;
+  for (const std::string& what : sink->told()) {
+    if (what == "gone" || what == "attached") {
+      since.clear();
+    } else if (what != "down") {
+      since.insert(what);
+      EXPECT_EQ(since.size(), 1U) << what;
+    }
+  }
+}
+
+TEST_F(ScraperTest, SinksLearnThatAnEndpointIsDown) {
+  FakeEngine engine;
+  const auto sink = std::make_shared<RecordingSink>();
+  ScrapeSettings settings = fast();
+  settings.sinks = {sink};
+  Scraper& s = scraper(settings);
+  s.add(endpoint(0, engine.port()));
+  ASSERT_TRUE(eventually([&] { return sink->last().starts_with("vllm"); }));
+  engine.set(Mode::kBusy);
+  EXPECT_TRUE(eventually([&] { return sink->last() == "down"; }));
+  engine.set(Mode::kGood);
+  EXPECT_TRUE(eventually([&] { return sink->last().starts_with("vllm"); }));
+}
+
+TEST_F(ScraperTest, SinksLearnTheEngineThatThePageIsOf) {
+  FakeEngine engine;
+  const auto sink = std::make_shared<RecordingSink>();
+  ScrapeSettings settings = fast();
+  settings.sinks = {sink};
+  Scraper& s = scraper(settings);
+  ASSERT_TRUE(
+      s.configure(EngineTable::build({}, "sglang", kEngineLabel, SeriesMode::kCompatible).value(), settings)
+          .ok());
+  s.add(endpoint(0, engine.port()));
+  EXPECT_TRUE(eventually([&] { return sink->last().starts_with("vllm "); })) << sink->last();
 }
 
 TEST(ScrapePaceTest, JittersWithinItsBoundsAndBacksOff) {
