@@ -20,6 +20,14 @@ void EndpointAttributeKey::bind(config::Binder& b, std::string_view field, std::
                     attribute.substr(slash + 1) + "'?");
 }
 
+Range range_of(std::span<const EndpointScalar> column, std::span<const Candidate> candidates) {
+  Range range;
+  for (const Candidate c : candidates) {
+    if (column[c].known) range.add(column[c].value);
+  }
+  return range;
+}
+
 void append_scalar(const SchedulingContext& ctx, std::string_view name, AttributeSlot slot,
                    Candidate candidate, std::string& out) {
   const std::span<const EndpointScalar> column = ctx.attributes.column<EndpointScalar>(slot);

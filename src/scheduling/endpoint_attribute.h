@@ -1,9 +1,11 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "inference/plugin.h"
+#include "scheduling/range.h"
 
 namespace penstock::scheduling {
 
@@ -18,6 +20,9 @@ struct EndpointAttributeKey {
   void bind(config::Binder& b, std::string_view field, std::string_view doc);
   DataKey key() const { return {attribute, producer.value_or(data_keys::kWaitingQueueSize.producer)}; }
 };
+
+// Over the candidates whose number is known.
+Range range_of(std::span<const EndpointScalar> column, std::span<const Candidate> candidates);
 
 // "GPUUtilization 0.42, age 41 ms" or "GPUUtilization unknown".
 void append_scalar(const SchedulingContext& ctx, std::string_view name, AttributeSlot slot,

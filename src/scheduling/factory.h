@@ -18,12 +18,18 @@ void warn_ignored_parameters(const PluginFactoryContext& context, std::string_vi
 //  * `struct Params` and `static void bind(config::Binder&, Params&)`, and a constructor taking Params;
 //  * or neither: it takes no parameters (any are accepted, and logged), default constructor;
 //  * and, where its making needs more than parameters, `static Result<std::unique_ptr<Plugin>>
-//    create(const PluginFactoryContext&)`, which then is used instead of the constructor.
+//    create(Params, const PluginFactoryContext&)`, which then is used instead of the constructor; or
+//    `create(const PluginFactoryContext&)`, which decodes them itself.
 template <typename P>
 concept HasParams = requires(config::Binder& b, typename P::Params& params) { P::bind(b, params); };
 template <typename P>
 concept HasCreate = requires(const PluginFactoryContext& context) {
   { P::create(context) } -> std::same_as<Result<std::unique_ptr<Plugin>>>;
+};
+
+template <typename P>
+concept HasCreateFromParams = requires(typename P::Params params, const PluginFactoryContext& context) {
+  { P::create(std::move(params), context) } -> std::same_as<Result<std::unique_ptr<Plugin>>>;
 };
 
 template <typename P>
@@ -35,7 +41,11 @@ Result<std::unique_ptr<Plugin>> create_plugin(const PluginFactoryContext& contex
     Status status = config::decode_params(context.parameters, context.path,
                                           [&](config::Binder& b) { P::bind(b, params); });
     if (!status.ok()) return std::move(status).error();
-    return std::unique_ptr<Plugin>(std::make_unique<P>(std::move(params)));
+    if constexpr (HasCreateFromParams<P>) {
+      return P::create(std::move(params), context);
+    } else {
+      return std::unique_ptr<Plugin>(std::make_unique<P>(std::move(params)));
+    }
   } else {
     if (context.parameters != nullptr && !context.parameters->is_null())
       warn_ignored_parameters(context, P::kType);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "scheduling/number_text.h"
+#include "scheduling/range.h"
 
 namespace penstock::scheduling {
 
@@ -62,12 +63,8 @@ SignalColumn gather(SchedulingContext& ctx, std::span<const Candidate> candidate
 }
 
 void score_least(const SignalColumn& column, std::span<double> scores) {
-  const double width = column.max - column.min;
-  if (!(width > 0)) {
-    std::fill(scores.begin(), scores.end(), 1.0);
-    return;
-  }
-  for (size_t i = 0; i < scores.size(); ++i) scores[i] = (column.max - column.values[i]) / width;
+  const Range range{column.min, column.max};
+  for (size_t i = 0; i < scores.size(); ++i) scores[i] = range.fall(column.values[i]);
 }
 
 void append_signal(const SchedulingContext& ctx, Candidate candidate, Signal signal, std::string& out) {

@@ -14,7 +14,7 @@ class SessionAffinityFilter final : public Filter, public PreRequest {
   static constexpr std::string_view kType = "session-affinity-filter";
   using Params = SessionAffinity::Params;
   static void bind(config::Binder& b, Params& p) { SessionAffinity::bind(b, p); }
-  static Result<std::unique_ptr<Plugin>> create(const PluginFactoryContext& context);
+  static Result<std::unique_ptr<Plugin>> create(Params params, const PluginFactoryContext& context);
 
   SessionAffinityFilter(Params params, std::shared_ptr<SessionTable> table)
       : affinity_(std::move(params), std::move(table)) {}

@@ -320,11 +320,7 @@ std::vector<std::string> PdProfileHandler::references(const config::Node* parame
   return out;
 }
 
-Result<std::unique_ptr<Plugin>> PdProfileHandler::create(const PluginFactoryContext& context) {
-  Params params;
-  Status status =
-      config::decode_params(context.parameters, context.path, [&](config::Binder& b) { bind(b, params); });
-  if (!status.ok()) return std::move(status).error();
+Result<std::unique_ptr<Plugin>> PdProfileHandler::create(Params params, const PluginFactoryContext& context) {
   const Plugin* plugin = context.plugins == nullptr ? nullptr : context.plugins->find(params.decider);
   const auto* decider = dynamic_cast<const PrefillDecider*>(plugin);
   if (decider == nullptr) return config_error(context.path, "invalid decider plugin type: " + params.decider);

@@ -100,7 +100,7 @@ class PdProfileHandler final : public ProfileHandler, public PreRequest {
     std::string prefix_producer;
   };
   static void bind(config::Binder& b, Params& p);
-  static Result<std::unique_ptr<Plugin>> create(const PluginFactoryContext& context);
+  static Result<std::unique_ptr<Plugin>> create(Params params, const PluginFactoryContext& context);
   static std::vector<std::string> references(const config::Node* parameters);
 
   PdProfileHandler(Params params, const PrefillDecider& decider, std::string_view name,

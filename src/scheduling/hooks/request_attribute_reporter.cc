@@ -32,11 +32,8 @@ void RequestAttributeReporter::bind(config::Binder& b, Params& p) {
   if (p.expression.empty()) b.fail("attributes", "attributes[0].expression cannot be empty");
 }
 
-Result<std::unique_ptr<Plugin>> RequestAttributeReporter::create(const PluginFactoryContext& context) {
-  Params params;
-  Status status =
-      config::decode_params(context.parameters, context.path, [&](config::Binder& b) { bind(b, params); });
-  if (!status.ok()) return std::move(status).error();
+Result<std::unique_ptr<Plugin>> RequestAttributeReporter::create(Params params,
+                                                                 const PluginFactoryContext& context) {
   const auto compiled = [&](std::string_view field, const std::string& text) -> Result<UsageExpression> {
     Result<UsageExpression> out = UsageExpression::compile(text);
     if (out.ok()) return out;

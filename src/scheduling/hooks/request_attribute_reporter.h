@@ -22,7 +22,7 @@ class RequestAttributeReporter final : public ResponseHook {
     std::string condition;
   };
   static void bind(config::Binder& b, Params& p);
-  static Result<std::unique_ptr<Plugin>> create(const PluginFactoryContext& context);
+  static Result<std::unique_ptr<Plugin>> create(Params params, const PluginFactoryContext& context);
 
   RequestAttributeReporter(Params params, UsageExpression expression,
                            std::optional<UsageExpression> condition);

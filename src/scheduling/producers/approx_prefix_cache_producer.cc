@@ -80,11 +80,8 @@ void ApproxPrefixCacheProducer::bind(config::Binder& b, Params& p) {
   if (p.max_index_bytes < (1 << 20)) b.fail("maxIndexBytes", "must be at least 1Mi");
 }
 
-Result<std::unique_ptr<Plugin>> ApproxPrefixCacheProducer::create(const PluginFactoryContext& context) {
-  Params params;
-  Status status =
-      config::decode_params(context.parameters, context.path, [&](config::Binder& b) { bind(b, params); });
-  if (!status.ok()) return std::move(status).error();
+Result<std::unique_ptr<Plugin>> ApproxPrefixCacheProducer::create(Params params,
+                                                                  const PluginFactoryContext& context) {
   if (params.block_size > 0) {
     telemetry::log_warn("blockSize is deprecated, use blockSizeTokens",
                         {{"plugin", context.name}, {"field", context.path}});
@@ -312,8 +309,7 @@ Status ApproxPrefixCacheProducer::pre_request(SchedulingContext& ctx, const Sche
     return {};
   const Candidate target = result.primary->targets[0];
   const PrefixMatch& match = matches[target];
-  if (match.total_blocks > 0)
-    hit_ratio_.observe(static_cast<double>(match.match_blocks) / match.total_blocks);
+  if (match.total_blocks > 0) hit_ratio_.observe(match.ratio());
   hit_bytes_.observe(static_cast<double>(match.match_blocks) * match.block_size_tokens * 4);
 
   insert(*ctx.pool.endpoints[target], *prompts, match.block_size_tokens);

@@ -57,7 +57,7 @@ class ApproxPrefixCacheProducer final : public DataProducer, public PreRequest, 
     int64_t max_index_bytes = kDefaultIndexBytes;
   };
   static void bind(config::Binder& b, Params& p);
-  static Result<std::unique_ptr<Plugin>> create(const PluginFactoryContext& context);
+  static Result<std::unique_ptr<Plugin>> create(Params params, const PluginFactoryContext& context);
 
   // An empty index as these parameters want it, for `loops` event loops.
   static Result<std::shared_ptr<kvindex::PrefixIndex>> make_index(const Params& params, size_t loops);

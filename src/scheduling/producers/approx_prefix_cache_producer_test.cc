@@ -7,6 +7,7 @@
 
 #include "kvindex/block_hash.h"
 #include "scheduling/allocation_count.h"
+#include "scheduling/factory.h"
 #include "scheduling/test_support.h"
 
 namespace penstock::scheduling {
@@ -33,7 +34,7 @@ class ApproxPrefixCacheProducerTest : public ::testing::Test {
     pool.emplace(endpoints);
     config::Node node;
     if (!parameters.empty()) node = std::move(config::parse_document(parameters, "test")).value();
-    auto made = ApproxPrefixCacheProducer::create(
+    auto made = create_plugin<ApproxPrefixCacheProducer>(
         {name, parameters.empty() ? nullptr : &node, "parameters", metrics, clock, 2});
     ASSERT_TRUE(made.ok()) << made.error().message;
     plugin.reset(dynamic_cast<ApproxPrefixCacheProducer*>(std::move(made).value().release()));

@@ -1,7 +1,6 @@
 #include "scheduling/scorers/endpoint_attribute_scorer.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "scheduling/nested_params.h"
 
@@ -50,26 +49,12 @@ void EndpointAttributeScorer::score(SchedulingContext& ctx, std::span<const Cand
   std::fill(scores.begin(), scores.end(), 0.0);
   const std::span<const EndpointScalar> column = ctx.attributes.column<EndpointScalar>(slot_);
   if (column.empty()) return;
-  double min = params_.min;
-  double max = params_.max;
-  if (!params_.fixed) {
-    min = std::numeric_limits<double>::infinity();
-    max = -min;
-    for (const Candidate c : candidates) {
-      if (!column[c].known) continue;
-      min = std::min(min, column[c].value);
-      max = std::max(max, column[c].value);
-    }
-  }
+  const Range range = params_.fixed ? Range{params_.min, params_.max} : range_of(column, candidates);
   for (size_t i = 0; i < scores.size(); ++i) {
     const EndpointScalar& scalar = column[candidates[i]];
     if (!scalar.known) continue;
-    if (min == max) {
-      scores[i] = 1.0;
-      continue;
-    }
-    const double place = std::clamp((scalar.value - min) / (max - min), 0.0, 1.0);
-    scores[i] = params_.lower_is_better ? 1.0 - place : place;
+    const double place = params_.lower_is_better ? range.fall(scalar.value) : range.rise(scalar.value);
+    scores[i] = std::clamp(place, 0.0, 1.0);
   }
 }
 

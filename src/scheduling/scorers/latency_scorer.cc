@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "scheduling/number_text.h"
+#include "scheduling/range.h"
 #include "scheduling/signal_column.h"
 
 namespace penstock::scheduling {
@@ -13,17 +13,12 @@ namespace {
 
 constexpr double kSameHeadroom = 1e-9;
 
-// Smallest and largest |headroom| of one dimension within a group.
-struct Range {
-  double min = std::numeric_limits<double>::infinity();
-  double max = -std::numeric_limits<double>::infinity();
-  void add(double value) {
-    min = std::min(min, value);
-    max = std::max(max, value);
-  }
-  bool differs() const { return max - min > kSameHeadroom; }
-  double place(double value) const { return differs() ? (value - min) / (max - min) : 0.5; }
-};
+bool differs(const Range& headrooms) {
+  return headrooms.width() > kSameHeadroom;
+}
+double place(const Range& headrooms, double headroom) {
+  return differs(headrooms) ? headrooms.rise(headroom) : 0.5;
+}
 
 }  // namespace
 
@@ -79,11 +74,7 @@ void LatencyScorer::composite(SchedulingContext& ctx, std::span<const Candidate>
   const auto matches = ctx.attributes.column<PrefixMatch>(prefix_slot_);
   for (size_t i = 0; i < scores.size(); ++i) {
     const double relative = waiting.max > 0 ? (waiting.max - waiting.values[i]) / waiting.max : 1.0;
-    double held = 0;
-    if (!matches.empty() && matches[candidates[i]].total_blocks > 0) {
-      const PrefixMatch& m = matches[candidates[i]];
-      held = static_cast<double>(m.match_blocks) / static_cast<double>(m.total_blocks);
-    }
+    const double held = matches.empty() ? 0.0 : matches[candidates[i]].ratio();
     const double total = kv * (1.0 - usage.values[i]) + queue * relative + prefix * held;
     scores[i] = std::round(total * 100.0) / 100.0;
   }
@@ -108,13 +99,13 @@ void LatencyScorer::score_group(std::span<const LatencyPrediction> column,
   const double sum = params_.ttft_weight + params_.tpot_weight;
   double alpha = sum > 0 ? params_.ttft_weight / sum : 1.0;
   double beta = sum > 0 ? params_.tpot_weight / sum : 0.0;
-  if (ttft.differs() != tpot.differs()) {
-    alpha = ttft.differs() ? 1.0 : 0.0;
+  if (differs(ttft) != differs(tpot)) {
+    alpha = differs(ttft) ? 1.0 : 0.0;
     beta = 1.0 - alpha;
   }
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (!members[i]) continue;
-    const double combined = alpha * ttft.place(ttft_of(i)) + beta * tpot.place(tpot_of(i));
+    const double combined = alpha * place(ttft, ttft_of(i)) + beta * place(tpot, tpot_of(i));
     scores[i] = (std::trunc((most ? combined : 1.0 - combined) * 100.0) + 1.0) / 100.0;
   }
 }

@@ -1,7 +1,6 @@
 #include "scheduling/scorers/multicluster_scorers.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "scheduling/endpoint_attribute.h"
 
@@ -20,16 +19,10 @@ void MulticlusterQueueScorer::score(SchedulingContext& ctx, std::span<const Cand
   std::fill(scores.begin(), scores.end(), 0.0);
   const std::span<const EndpointScalar> column = ctx.attributes.column<EndpointScalar>(slot_);
   if (column.empty()) return;
-  double min = std::numeric_limits<double>::infinity();
-  double max = -min;
-  for (const Candidate c : candidates) {
-    if (!column[c].known) continue;
-    min = std::min(min, column[c].value);
-    max = std::max(max, column[c].value);
-  }
+  const Range range = range_of(column, candidates);
   for (size_t i = 0; i < scores.size(); ++i) {
     const EndpointScalar& queue = column[candidates[i]];
-    if (queue.known) scores[i] = min == max ? 1.0 : (max - queue.value) / (max - min);
+    if (queue.known) scores[i] = range.fall(queue.value);
   }
 }
 

@@ -48,12 +48,11 @@ void PrefixCacheScorer::score(SchedulingContext& ctx, std::span<const Candidate>
   }
   for (size_t i = 0; i < scores.size(); ++i) {
     const PrefixMatch& m = matches[candidates[i]];
-    const double match = m.match_blocks;
-    const double ratio = m.total_blocks == 0 ? 0.0 : match / static_cast<double>(m.total_blocks);
-    scores[i] = ratio;
+    scores[i] = m.ratio();
     if (length_weight_ <= 0 || m.total_blocks == 0) continue;
-    const double length = std::min(1.0, match * m.block_size_tokens / scale_tokens_);
-    scores[i] = length_weight_ * length * length + (1.0 - length_weight_) * ratio;
+    const double length =
+        std::min(1.0, static_cast<double>(m.match_blocks) * m.block_size_tokens / scale_tokens_);
+    scores[i] = length_weight_ * length * length + (1.0 - length_weight_) * m.ratio();
   }
 }
 

@@ -2,11 +2,8 @@
 
 namespace penstock::scheduling {
 
-Result<std::unique_ptr<Plugin>> SessionAffinityScorer::create(const PluginFactoryContext& context) {
-  Params params;
-  Status status =
-      config::decode_params(context.parameters, context.path, [&](config::Binder& b) { bind(b, params); });
-  if (!status.ok()) return std::move(status).error();
+Result<std::unique_ptr<Plugin>> SessionAffinityScorer::create(Params params,
+                                                              const PluginFactoryContext& context) {
   return std::unique_ptr<Plugin>(std::make_unique<SessionAffinityScorer>(
       std::move(params), SessionAffinity::make_table(context, kType)));
 }

@@ -12,7 +12,7 @@ class SessionAffinityScorer final : public Scorer, public PreRequest {
   static constexpr std::string_view kType = "session-affinity-scorer";
   using Params = SessionAffinity::Params;
   static void bind(config::Binder& b, Params& p) { SessionAffinity::bind(b, p); }
-  static Result<std::unique_ptr<Plugin>> create(const PluginFactoryContext& context);
+  static Result<std::unique_ptr<Plugin>> create(Params params, const PluginFactoryContext& context);
 
   SessionAffinityScorer(Params params, std::shared_ptr<SessionTable> table)
       : affinity_(std::move(params), std::move(table)) {}
