@@ -32,13 +32,15 @@ std::string_view SessionTable::find(uint64_t session, Arena& arena) const {
 }
 
 void SessionTable::sweep(TimePoint now, Duration ttl, Duration interval) {
+  std::list<Entry> swept;  // goes after the lock
   const std::lock_guard lock(mutex_);
   if (last_sweep_ != TimePoint{} && now - last_sweep_ < interval) return;
-  last_sweep_ = now;
   while (!entries_.empty() && now - entries_.front().last_seen > ttl) {
+    if (swept.size() == kMaxSwept) return;
     index_.erase(entries_.front().session);
-    entries_.pop_front();
+    swept.splice(swept.end(), entries_, entries_.begin());
   }
+  last_sweep_ = now;
 }
 
 size_t SessionTable::size() const {

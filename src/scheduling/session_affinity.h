@@ -19,13 +19,15 @@ namespace penstock::scheduling {
 class SessionTable {
  public:
   static constexpr size_t kMaxSessions = 65536;
+  static constexpr size_t kMaxSwept = 64;
 
   // Id of the bound endpoint, copied into the arena; empty: none. Expiry is the sweep's business.
   std::string_view find(uint64_t session, Arena& arena) const;
   // Binds, or refreshes the binding, unless the session is bound to another endpoint that was `present`.
   template <typename Present>
   void bind(uint64_t session, std::string_view endpoint_id, TimePoint now, Present&& present);
-  // Forgets what was not seen for longer than `ttl`, at most once each `interval`.
+  // Forgets what was not seen for longer than `ttl`: at most kMaxSwept at a time, so that nobody waits for
+  // the lock for long; called again, it goes on until all are gone, and then rests for `interval`.
   void sweep(TimePoint now, Duration ttl, Duration interval);
   size_t size() const;
 

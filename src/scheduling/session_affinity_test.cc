@@ -133,6 +133,26 @@ TEST_F(SessionTest, SourcesAreAskedInOrder) {
   EXPECT_EQ(pool.keep(*filter).size(), 3U);
 }
 
+TEST(SessionTable, SweepsALittleAtATime) {
+  SessionTable table;
+  const TimePoint now(std::chrono::seconds(1));
+  const TimePoint later = now + std::chrono::seconds(100);
+  const Duration ttl = std::chrono::seconds(5);
+  const Duration interval = std::chrono::seconds(10);
+  const auto absent = [](std::string_view) { return false; };
+  for (uint64_t s = 1; s <= SessionTable::kMaxSwept + 10; ++s) table.bind(s, "ns/e0", now, absent);
+  table.sweep(later, ttl, interval);
+  EXPECT_EQ(table.size(), 10U);
+  table.sweep(later, ttl, interval);
+  EXPECT_EQ(table.size(), 0U);
+  // Then it rests.
+  table.bind(1, "ns/e0", now, absent);
+  table.sweep(later + interval / 2, ttl, interval);
+  EXPECT_EQ(table.size(), 1U);
+  table.sweep(later + interval, ttl, interval);
+  EXPECT_EQ(table.size(), 0U);
+}
+
 TEST(SessionTable, IsBounded) {
   SessionTable table;
   Arena arena;
