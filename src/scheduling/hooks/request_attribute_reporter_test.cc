@@ -62,6 +62,19 @@ TEST(UsageExpressionTest, WhatCannotBeReadIsRefused) {
   EXPECT_FALSE(UsageExpression::compile(std::string(5000, ' ')).ok());
 }
 
+TEST(UsageExpressionTest, ChainsAreBoundedToo) {
+  const auto chain = [](std::string text, std::string_view link, int times) {
+    for (int i = 0; i < times; ++i) text += link;
+    return text;
+  };
+  EXPECT_EQ(value_of(chain("1", "+1", UsageExpression::kMaxHeight - 1)),
+            std::to_string(UsageExpression::kMaxHeight) + "i");
+  EXPECT_THAT(value_of(chain("1", "+1", UsageExpression::kMaxHeight)), HasSubstr("too many operations"));
+  EXPECT_THAT(value_of(chain("true", "||true", UsageExpression::kMaxHeight)),
+              HasSubstr("too many operations"));
+  EXPECT_THAT(value_of(chain("usage", ".a", UsageExpression::kMaxHeight)), HasSubstr("too many fields"));
+}
+
 struct Edits final : ResponseEdits {
   std::string metadata;
   void set_header(std::string_view, std::string_view) override {}

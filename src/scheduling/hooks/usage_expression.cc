@@ -1,5 +1,6 @@
 #include "scheduling/hooks/usage_expression.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -50,6 +51,7 @@ struct UsageExpression::Node {
   Value literal;
   std::string text;
   std::vector<std::unique_ptr<Node>> children;
+  int height = 1;  // of the tree below, itself counted
 };
 
 namespace {
@@ -61,7 +63,9 @@ NodePtr make_node(Op op, NodePtr a = nullptr, NodePtr b = nullptr, NodePtr c = n
   auto out = std::make_unique<Node>();
   out->op = op;
   for (NodePtr* child : {&a, &b, &c}) {
-    if (*child != nullptr) out->children.push_back(std::move(*child));
+    if (*child == nullptr) continue;
+    out->height = std::max(out->height, (*child)->height + 1);
+    out->children.push_back(std::move(*child));
   }
   return out;
 }
@@ -152,6 +156,7 @@ class Parser {
       NodePtr right = binary(level + 1);
       if (right == nullptr) return nullptr;
       left = make_node(found->op, std::move(left), std::move(right));
+      if (left->height > UsageExpression::kMaxHeight) return fail("too many operations");
     }
     return left;
   }
@@ -189,6 +194,7 @@ class Parser {
       }
       out = make_node(Op::kField, std::move(out));
       out->text = std::move(name);
+      if (out->height > UsageExpression::kMaxHeight) return fail("too many fields");
     }
     return out;
   }

@@ -24,11 +24,13 @@ struct UsageValues {
 // + < <= > >= == != && || ?: and parentheses. Counts are doubles; arithmetic between a double and an integer
 // has no meaning, as in CEL (write 2.0), comparing them has. A field that is not there is an error of
 // evaluation; && and || give what their other side decides.
-// Bounded: kMaxBytes, kMaxDepth. Immutable, thread-safe.
+// Bounded: kMaxBytes; kMaxDepth of parentheses, signs and choices within each other; kMaxHeight of operations
+// on the results of others, as in a + b + c. Immutable, thread-safe.
 class UsageExpression {
  public:
   static constexpr size_t kMaxBytes = 4096;
   static constexpr int kMaxDepth = 64;
+  static constexpr int kMaxHeight = 256;
   using Value = std::variant<std::monostate, bool, int64_t, double, std::string>;
 
   // Errors say what is wrong and at which byte.
