@@ -12,7 +12,8 @@ namespace penstock::scheduling {
 // forgetting factor `kForgetting` (an observation counts half after about 350 further ones) and a ridge prior
 // (weights near 0 with standard deviation sqrt(kPriorVariance)).
 //   k = P x / (lambda + x' P x); w += k (y - w' x); P = (P - k x' P) / lambda
-// Inputs should be of the order of 1; what is not finite is not learnt. A plain value of (N^2 + N) doubles.
+// Inputs should be of the order of 1; what is not finite is not learnt. Where its own numbers overflow, it
+// starts over. A plain value of (N^2 + N) doubles.
 template <size_t N>
 class OnlineRegression {
  public:
@@ -50,6 +51,7 @@ class OnlineRegression {
       mean_square_error_ += share * (error * error - mean_square_error_);
       mean_absolute_error_ += share * (std::abs(error) - mean_absolute_error_);
     }
+    if (!is_finite()) *this = OnlineRegression();
   }
 
   double value_at(const Features& x) const {
@@ -71,6 +73,14 @@ class OnlineRegression {
  private:
   static constexpr uint64_t kErrorWindow = 200;
 
+  bool is_finite() const {
+    double sum = mean_square_error_;
+    for (const double weight : weights_) sum += weight;
+    for (const auto& row : covariance_) {
+      for (const double value : row) sum += value;
+    }
+    return std::isfinite(sum);
+  }
   void reset_covariance() {
     for (size_t i = 0; i < N; ++i) {
       for (size_t j = 0; j < N; ++j) covariance_[i][j] = i == j ? kPriorVariance : 0.0;

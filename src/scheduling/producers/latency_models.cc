@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/hash.h"
-
 namespace penstock::scheduling {
 
 namespace {
@@ -25,11 +23,13 @@ std::array<double, 4> tpot_features(const LatencyInputs& in) {
 }  // namespace
 
 LatencyModels::Prediction LatencyModels::Reader::predict(const LatencyInputs& in) const {
-  const auto features = ttft_features(in);
   Prediction out;
-  out.ttft_ms = std::max(0.0, ttft_.value_at(features));
-  out.ttft_error_ms = ttft_.error_at(features);
-  out.tpot_ms = std::max(0.0, tpot_.value_at(tpot_features(in)));
+  if (ttft_ready()) {
+    const auto features = ttft_features(in);
+    out.ttft_ms = std::max(0.0, ttft_.value_at(features));
+    out.ttft_error_ms = ttft_.error_at(features);
+  }
+  if (tpot_ready()) out.tpot_ms = std::max(0.0, tpot_.value_at(tpot_features(in)));
   return out;
 }
 
@@ -70,49 +70,46 @@ LatencyModels::Errors LatencyModels::errors() const {
 // --- RequestTracker -----------------------------------------------------------------------------------
 
 void RequestTracker::leave(const TrackedRequest& request) {
-  const auto found = endpoints_.find(request.slot);
-  if (found == endpoints_.end()) return;
-  OnEndpoint& on = found->second;
+  if (request.slot >= endpoints_.size()) return;
+  OnEndpoint& on = endpoints_[request.slot];
   if (request.tpot_objective_ms > 0) {
     const auto objective = on.tpot_objectives.find(request.tpot_objective_ms);
     if (objective != on.tpot_objectives.end()) on.tpot_objectives.erase(objective);
   }
   if (on.requests > 0) --on.requests;
-  if (on.requests == 0) endpoints_.erase(found);
 }
 
 void RequestTracker::drop_oldest() {
   leave(entries_.front().request);
-  index_.erase(entries_.front().id);
+  index_.erase(entries_.front().number);
   entries_.pop_front();
 }
 
-bool RequestTracker::begin(std::string_view request_id, TrackedRequest request, TimePoint now) {
-  const uint64_t id = hash_of(request_id);
+bool RequestTracker::begin(uint64_t number, TrackedRequest request, TimePoint now) {
   const std::lock_guard lock(mutex_);
   while (!entries_.empty() && now - entries_.front().begun_at > ttl_) drop_oldest();
-  if (index_.contains(id)) return false;
+  if (index_.contains(number)) return false;
   if (entries_.size() >= kMaxRequests) drop_oldest();
+  if (endpoints_.size() <= request.slot) endpoints_.resize(request.slot + size_t{1});
   OnEndpoint& on = endpoints_[request.slot];
   ++on.requests;
   if (request.tpot_objective_ms > 0) on.tpot_objectives.insert(request.tpot_objective_ms);
-  entries_.push_back({id, now, std::move(request)});
-  index_.emplace(id, std::prev(entries_.end()));
+  entries_.push_back({number, now, std::move(request)});
+  index_.emplace(number, std::prev(entries_.end()));
   return true;
 }
 
-std::optional<TrackedRequest> RequestTracker::chunk(std::string_view request_id, TimePoint now) {
+void RequestTracker::chunk(uint64_t number, TimePoint now) {
   const std::lock_guard lock(mutex_);
-  const auto found = index_.find(hash_of(request_id));
-  if (found == index_.end()) return std::nullopt;
+  const auto found = index_.find(number);
+  if (found == index_.end()) return;
   TrackedRequest& request = found->second->request;
   if (request.chunks++ == 0) request.first_token_at = now;
-  return request;
 }
 
-std::optional<TrackedRequest> RequestTracker::end(std::string_view request_id) {
+std::optional<TrackedRequest> RequestTracker::end(uint64_t number) {
   const std::lock_guard lock(mutex_);
-  const auto found = index_.find(hash_of(request_id));
+  const auto found = index_.find(number);
   if (found == index_.end()) return std::nullopt;
   TrackedRequest request = std::move(found->second->request);
   leave(request);
@@ -121,12 +118,10 @@ std::optional<TrackedRequest> RequestTracker::end(std::string_view request_id) {
   return request;
 }
 
-RequestTracker::Running RequestTracker::running(EndpointSlot slot) const {
+void RequestTracker::running(std::span<const EndpointSlot> slots, std::span<Running> out) const {
   const std::lock_guard lock(mutex_);
-  const auto found = endpoints_.find(slot);
-  if (found == endpoints_.end()) return {};
-  const OnEndpoint& on = found->second;
-  return {on.requests, on.tpot_objectives.empty() ? 0.0 : *on.tpot_objectives.begin()};
+  for (size_t i = 0; i < slots.size(); ++i)
+    out[i] = slots[i] < endpoints_.size() ? endpoints_[slots[i]].running() : Running{};
 }
 
 void RequestTracker::forget(EndpointSlot slot) {
@@ -136,17 +131,18 @@ void RequestTracker::forget(EndpointSlot slot) {
       ++entry;
       continue;
     }
-    index_.erase(entry->id);
+    index_.erase(entry->number);
     entry = entries_.erase(entry);
   }
-  endpoints_.erase(slot);
+  if (slot < endpoints_.size()) endpoints_[slot] = {};
 }
 
 std::map<EndpointSlot, RequestTracker::Running> RequestTracker::endpoints() const {
   std::map<EndpointSlot, Running> out;
   const std::lock_guard lock(mutex_);
-  for (const auto& [slot, on] : endpoints_)
-    out[slot] = {on.requests, on.tpot_objectives.empty() ? 0.0 : *on.tpot_objectives.begin()};
+  for (size_t slot = 0; slot < endpoints_.size(); ++slot) {
+    if (endpoints_[slot].requests > 0) out[static_cast<EndpointSlot>(slot)] = endpoints_[slot].running();
+  }
   return out;
 }
 

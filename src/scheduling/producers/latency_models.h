@@ -6,8 +6,10 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "base/clock.h"
 #include "inference/endpoint.h"
@@ -28,14 +30,15 @@ struct LatencyInputs {
 // the answers that pass.
 //   TTFT ms = a0 + a1 uncached kTokens + a2 kTokens in flight + a3 waiting + a4 running + a5 KV usage
 //   TPOT ms = b0 + b1 running + b2 kTokens in flight + b3 KV usage
-// No prediction before kMinSamples observations of a class; predictions are at least 0. At most kMaxClasses
-// classes, further ones share the last. Thread-safe; one lock, held for microseconds.
+// No prediction of a time before kMinSamples observations of it in a class; predictions are at least 0. At
+// most kMaxClasses classes, further ones share the last. Thread-safe; one lock, held for microseconds.
 class LatencyModels {
  public:
   static constexpr uint64_t kMinSamples = 20;
   static constexpr size_t kMaxClasses = 16;
 
   struct Prediction {
+    // Of a time that is not learnt yet: 0.
     double ttft_ms = 0;
     double tpot_ms = 0;
     double ttft_error_ms = 0;  // standard error
@@ -43,7 +46,9 @@ class LatencyModels {
   // Consistent look at one class for many endpoints.
   class Reader {
    public:
-    bool ready() const { return ttft_.samples() >= kMinSamples; }
+    bool ready() const { return ttft_ready() || tpot_ready(); }
+    bool ttft_ready() const { return ttft_.samples() >= kMinSamples; }
+    bool tpot_ready() const { return tpot_.samples() >= kMinSamples; }
     Prediction predict(const LatencyInputs& in) const;
 
    private:
@@ -72,8 +77,13 @@ class LatencyModels {
 
 // One request between its choice and the end of its answer.
 struct TrackedRequest {
-  std::string endpoint_class;
-  LatencyInputs inputs;
+  // A class of endpoints and what its endpoint looked like when the request was sent.
+  struct Stage {
+    std::string endpoint_class;
+    LatencyInputs inputs;
+  };
+  Stage prefill;  // the first token waits for it
+  Stage decode;   // sets the pace of the others
   EndpointSlot slot = 0;
   TimePoint sent_at = kNever;
   TimePoint first_token_at = kNever;
@@ -82,38 +92,42 @@ struct TrackedRequest {
   double ttft_objective_ms = 0;
 };
 
-// Requests on their way, by request id, and who runs on each endpoint. At most kMaxRequests; those older than
-// `ttl` are forgotten, oldest first. Thread-safe.
+// Requests on their way, by InferenceRequest::number, and who runs on each endpoint. At most kMaxRequests;
+// those older than `ttl` are forgotten, oldest first. Thread-safe.
 class RequestTracker {
  public:
   static constexpr size_t kMaxRequests = 65536;
 
   explicit RequestTracker(Duration ttl) : ttl_(ttl) {}
 
-  // False when the id is on its way already: the first one stays.
-  bool begin(std::string_view request_id, TrackedRequest request, TimePoint now);
-  // Counts a piece of the answer; the request as it is then, nothing for unknown ids.
-  std::optional<TrackedRequest> chunk(std::string_view request_id, TimePoint now);
-  std::optional<TrackedRequest> end(std::string_view request_id);
+  // False when the number is on its way already: the first one stays.
+  bool begin(uint64_t number, TrackedRequest request, TimePoint now);
+  // Counts a piece of the answer.
+  void chunk(uint64_t number, TimePoint now);
+  // What was known of it; nothing of unknown numbers.
+  std::optional<TrackedRequest> end(uint64_t number);
 
   struct Running {
     uint32_t requests = 0;
     double min_tpot_objective_ms = 0;  // 0: none has one
   };
-  Running running(EndpointSlot slot) const;
+  // Who runs on each of `slots`, at one moment. `out` is parallel to `slots`.
+  void running(std::span<const EndpointSlot> slots, std::span<Running> out) const;
   void forget(EndpointSlot slot);
+  // Those that run something.
   std::map<EndpointSlot, Running> endpoints() const;
   size_t size() const;
 
  private:
   struct Entry {
-    uint64_t id;
+    uint64_t number;
     TimePoint begun_at;
     TrackedRequest request;
   };
   struct OnEndpoint {
     uint32_t requests = 0;
     std::multiset<double> tpot_objectives;
+    Running running() const { return {requests, tpot_objectives.empty() ? 0.0 : *tpot_objectives.begin()}; }
   };
   void leave(const TrackedRequest& request);
   void drop_oldest();
@@ -122,7 +136,7 @@ class RequestTracker {
   mutable std::mutex mutex_;
   std::list<Entry> entries_;  // oldest first
   std::unordered_map<uint64_t, std::list<Entry>::iterator> index_;
-  std::unordered_map<EndpointSlot, OnEndpoint> endpoints_;
+  std::vector<OnEndpoint> endpoints_;  // by slot, as long as the highest one seen
 };
 
 }  // namespace penstock::scheduling

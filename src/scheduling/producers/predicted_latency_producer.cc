@@ -1,6 +1,7 @@
 #include "scheduling/producers/predicted_latency_producer.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "base/strings.h"
@@ -13,11 +14,44 @@ namespace penstock::scheduling {
 namespace {
 
 constexpr size_t kMaxEndpointsDumped = 100;
+constexpr int kServed = 200;  // the status of answers to learn from
 
 double known_value(const SchedulingContext& ctx, Signal signal, Candidate candidate) {
   const SignalValue value = ctx.signals.at(signal, candidate);
   return is_known(value.state, value.observed_at) ? value.value : 0.0;
 }
+
+std::string class_name(std::string_view engine, std::string_view role) {
+  return std::string(engine) + "/" + std::string(role);
+}
+
+// The models of one request's candidates, each looked up once.
+class ClassReaders {
+ public:
+  ClassReaders(Arena& arena, const LatencyModels& models) : arena_(arena), models_(models) {}
+  const LatencyModels::Reader& of(std::string_view engine, std::string_view role) {
+    for (size_t i = 0; i < count_; ++i) {
+      if (entries_[i]->engine == engine && entries_[i]->role == role) return entries_[i]->reader;
+    }
+    // More classes than there are models: a role label that tells every endpoint from the others.
+    if (count_ == entries_.size()) count_ = 0;
+    Entry*& entry = entries_[count_++];
+    if (entry == nullptr) entry = arena_.make<Entry>();
+    *entry = {engine, role, models_.reader(class_name(engine, role))};
+    return entry->reader;
+  }
+
+ private:
+  struct Entry {
+    std::string_view engine;
+    std::string_view role;
+    LatencyModels::Reader reader;
+  };
+  Arena& arena_;
+  const LatencyModels& models_;
+  std::array<Entry*, LatencyModels::kMaxClasses> entries_{};
+  size_t count_ = 0;
+};
 
 telemetry::FamilyOptions error_family() {
   return {"penstock_latency_prediction_error_ms",
@@ -57,11 +91,8 @@ void PredictedLatencyProducer::bind(config::Binder& b, Params& p) {
   if (p.context_ttl_ns <= 0) b.fail("contextTTL", "contextTTL must be > 0");
 }
 
-Result<std::unique_ptr<Plugin>> PredictedLatencyProducer::create(const PluginFactoryContext& context) {
-  Params params;
-  Status status =
-      config::decode_params(context.parameters, context.path, [&](config::Binder& b) { bind(b, params); });
-  if (!status.ok()) return std::move(status).error();
+Result<std::unique_ptr<Plugin>> PredictedLatencyProducer::create(Params params,
+                                                                 const PluginFactoryContext& context) {
   const auto make = []() -> Result<std::shared_ptr<LatencyModels>> {
     return std::make_shared<LatencyModels>();
   };
@@ -106,18 +137,18 @@ std::string_view PredictedLatencyProducer::role_of(const Endpoint& endpoint) con
 }
 
 std::string PredictedLatencyProducer::class_of(const Endpoint& endpoint) const {
-  return endpoint.engine + "/" + std::string(role_of(endpoint));
+  return class_name(endpoint.engine, role_of(endpoint));
 }
 
-LatencyInputs PredictedLatencyProducer::inputs_of(const SchedulingContext& ctx, Candidate candidate) const {
+LatencyInputs PredictedLatencyProducer::inputs_of(const SchedulingContext& ctx, Candidate candidate,
+                                                  double prompt_tokens) const {
   LatencyInputs out;
-  const auto prompt = static_cast<double>(ctx.request.prompt_tokens());
-  out.uncached_tokens = prompt;
+  out.uncached_tokens = prompt_tokens;
   const auto matches = ctx.attributes.column<PrefixMatch>(prefix_slot_);
   if (!matches.empty()) {
     const PrefixMatch& match = matches[candidate];
     out.uncached_tokens =
-        std::max(0.0, prompt - static_cast<double>(match.match_blocks) * match.block_size_tokens);
+        std::max(0.0, prompt_tokens - static_cast<double>(match.match_blocks) * match.block_size_tokens);
   }
   const auto load = ctx.attributes.column<InFlightLoad>(load_slot_);
   if (!load.empty()) out.tokens_in_flight = static_cast<double>(load[candidate].tokens);
@@ -132,34 +163,37 @@ Status PredictedLatencyProducer::produce(SchedulingContext& ctx) const {
   const double ttft_objective = ttft_objective_ms(ctx.request);
   const double tpot_objective = tpot_objective_ms(ctx.request);
   const std::span<LatencyPrediction> column = ctx.attributes.create<LatencyPrediction>(slot_);
-  // Pools have few classes, and neighbours are mostly of one.
-  std::string current;
-  std::optional<LatencyModels::Reader> reader;
-  for (const Candidate c : ctx.candidates) {
+  const auto prompt_tokens = static_cast<double>(ctx.request.prompt_tokens());
+  const size_t count = ctx.candidates.size();
+  const std::span<EndpointSlot> slots = ctx.arena.make_span<EndpointSlot>(count);
+  for (size_t i = 0; i < count; ++i) slots[i] = ctx.pool.endpoints[ctx.candidates[i]]->slot;
+  const std::span<RequestTracker::Running> running = ctx.arena.make_span<RequestTracker::Running>(count);
+  tracker_.running(slots, running);
+  ClassReaders readers(ctx.arena, *models_);
+  for (size_t i = 0; i < count; ++i) {
+    const Candidate c = ctx.candidates[i];
     const Endpoint& endpoint = *ctx.pool.endpoints[c];
-    std::string endpoint_class = class_of(endpoint);
-    if (!reader || endpoint_class != current) {
-      current = std::move(endpoint_class);
-      reader = models_->reader(current);
-    }
-    if (!reader->ready()) continue;
-    const LatencyModels::Prediction expected = reader->predict(inputs_of(ctx, c));
-    const RequestTracker::Running running = tracker_.running(endpoint.slot);
+    const std::string_view role = role_of(endpoint);
+    const LatencyModels::Reader& model = readers.of(endpoint.engine, role);
     LatencyPrediction& p = column[c];
-    p.known = true;
+    p.ttft_known = model.ttft_ready();
+    p.tpot_known = model.tpot_ready();
+    p.known = p.ttft_known || p.tpot_known;
+    if (!p.known) continue;
+    const LatencyModels::Prediction expected = model.predict(inputs_of(ctx, c, prompt_tokens));
     p.ttft_ms = expected.ttft_ms;
     p.tpot_ms = expected.tpot_ms;
     p.ttft_error_ms = expected.ttft_error_ms;
-    p.ttft_valid = p.ttft_ms < ttft_objective;
-    p.ttft_headroom_ms = ttft_objective - p.ttft_ms;
-    p.dispatched_requests = running.requests;
-    if (!params_.streaming_mode || role_of(endpoint) == "prefill") {
-      p.tpot_valid = true;
-      continue;
+    p.dispatched_requests = running[i].requests;
+    p.ttft_valid = p.tpot_valid = true;
+    if (p.ttft_known) {
+      p.ttft_valid = p.ttft_ms < ttft_objective;
+      p.ttft_headroom_ms = ttft_objective - p.ttft_ms;
     }
+    if (!params_.streaming_mode || role == "prefill" || !p.tpot_known) continue;
     double limit = tpot_objective * params_.buffer_factor;
-    if (running.min_tpot_objective_ms > 0)
-      limit = std::min(limit, running.min_tpot_objective_ms * params_.buffer_factor);
+    if (running[i].min_tpot_objective_ms > 0)
+      limit = std::min(limit, running[i].min_tpot_objective_ms * params_.buffer_factor);
     p.tpot_valid = p.tpot_ms < limit;
     p.tpot_headroom_ms = limit - p.tpot_ms;
   }
@@ -168,51 +202,58 @@ Status PredictedLatencyProducer::produce(SchedulingContext& ctx) const {
 
 Status PredictedLatencyProducer::pre_request(SchedulingContext& ctx, const SchedulingResult& result) const {
   if (ctx.explain || result.primary == nullptr || result.primary->targets.empty()) return {};
-  Candidate target = result.primary->targets[0];
-  const EndpointSlot slot = ctx.pool.endpoints[target]->slot;
+  const Candidate primary = result.primary->targets[0];
   // The first token waits for the prefill, wherever that runs.
+  Candidate prefill = primary;
   for (const ProfileResult* profile : result.profiles) {
     if (profile != nullptr && profile->profile_name == "prefill" && !profile->targets.empty())
-      target = profile->targets[0];
+      prefill = profile->targets[0];
   }
+  const auto prompt_tokens = static_cast<double>(ctx.request.prompt_tokens());
+  const auto stage = [&](Candidate target) {
+    return TrackedRequest::Stage{class_of(*ctx.pool.endpoints[target]),
+                                 inputs_of(ctx, target, prompt_tokens)};
+  };
   TrackedRequest request;
-  request.endpoint_class = class_of(*ctx.pool.endpoints[target]);
-  request.inputs = inputs_of(ctx, target);
-  request.slot = slot;
+  request.prefill = stage(prefill);
+  request.decode = stage(primary);
+  request.slot = ctx.pool.endpoints[primary]->slot;
   request.sent_at = ctx.now;
   request.ttft_objective_ms = ttft_objective_ms(ctx.request);
   request.tpot_objective_ms = tpot_objective_ms(ctx.request);
-  tracker_.end(ctx.request.request_id);  // an earlier attempt of the same request
-  tracker_.begin(ctx.request.request_id, std::move(request), ctx.now);
+  tracker_.end(ctx.request.number);  // an earlier attempt of the same request
+  tracker_.begin(ctx.request.number, std::move(request), ctx.now);
   return {};
 }
 
 void PredictedLatencyProducer::note_ttft(const TrackedRequest& request, TimePoint now) const {
   const double ttft = to_millis(now - request.sent_at);
-  models_->learn_ttft(request.endpoint_class, request.inputs, ttft);
+  models_->learn_ttft(request.prefill.endpoint_class, request.prefill.inputs, ttft);
   ttft_error_.set(models_->errors().ttft_ms);
   if (request.ttft_objective_ms > 0 && ttft > request.ttft_objective_ms) ttft_violations_.add();
 }
 
 void PredictedLatencyProducer::on_response(const ResponseEvent& event, ResponseEdits& /*edits*/) const {
   if (event.kind == ResponseEvent::Kind::kChunk && event.streaming) {
-    const std::optional<TrackedRequest> request = tracker_.chunk(event.request_id, event.now);
-    if (request && request->chunks == 1 && params_.streaming_mode) note_ttft(*request, event.now);
+    tracker_.chunk(event.request_number, event.now);
     return;
   }
   if (event.kind != ResponseEvent::Kind::kEnd) return;
-  const std::optional<TrackedRequest> request = tracker_.end(event.request_id);
-  if (!request || !event.natural_end || event.now == kNever) return;
+  const std::optional<TrackedRequest> request = tracker_.end(event.request_number);
+  // A refusal is quick, but nothing was served.
+  if (!request || !event.natural_end || event.status != kServed || event.now == kNever) return;
   if (!params_.streaming_mode) {
     note_ttft(*request, event.now);
     return;
   }
+  if (request->first_token_at == kNever) return;
+  note_ttft(*request, request->first_token_at);
   // The engine's own count of tokens, where it gives one: a piece may hold several.
   const uint64_t tokens =
       event.has_usage && event.completion_tokens > 0 ? event.completion_tokens : request->chunks;
-  if (request->first_token_at == kNever || tokens < 2) return;
+  if (tokens < 2) return;
   const double tpot = to_millis(event.now - request->first_token_at) / static_cast<double>(tokens - 1);
-  models_->learn_tpot(request->endpoint_class, request->inputs, tpot);
+  models_->learn_tpot(request->decode.endpoint_class, request->decode.inputs, tpot);
   tpot_error_.set(models_->errors().tpot_ms);
   if (request->tpot_objective_ms > 0 && tpot > request->tpot_objective_ms) tpot_violations_.add();
 }

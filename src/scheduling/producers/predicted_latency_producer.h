@@ -21,8 +21,11 @@ namespace penstock::scheduling {
 //
 // Predictions are those of the built-in models (latency_models.h), learnt from the answers of the class of an
 // endpoint (its engine and role): in streamingMode from the first piece and the pace of streams, else from
-// the time to the whole answer. An endpoint has none before its class has 20 observations. The reference asks
-// an external service instead; none is needed here, and none is asked.
+// the time to the whole answer. Only answers with status 200 that came whole teach. With a profile `prefill`,
+// TTFT belongs to its endpoint's class and TPOT to the primary one's. A time that its class has not shown 20
+// times is not predicted, and nothing is held against the endpoint for it: valid, headroom 0; an endpoint
+// with neither has no prediction. The reference asks an external service instead; none is needed here, and
+// none is asked.
 class PredictedLatencyProducer final : public DataProducer,
                                        public PreRequest,
                                        public ResponseHook,
@@ -43,7 +46,7 @@ class PredictedLatencyProducer final : public DataProducer,
     int64_t max_decode_samples = 0;
   };
   static void bind(config::Binder& b, Params& p);
-  static Result<std::unique_ptr<Plugin>> create(const PluginFactoryContext& context);
+  static Result<std::unique_ptr<Plugin>> create(Params params, const PluginFactoryContext& context);
 
   PredictedLatencyProducer(Params params, std::shared_ptr<LatencyModels> models, std::string_view name,
                            telemetry::MetricRegistry& metrics);
@@ -58,7 +61,7 @@ class PredictedLatencyProducer final : public DataProducer,
 
  private:
   DataKey key() const { return data_keys::kLatencyPrediction.with_producer(name()); }
-  LatencyInputs inputs_of(const SchedulingContext& ctx, Candidate candidate) const;
+  LatencyInputs inputs_of(const SchedulingContext& ctx, Candidate candidate, double prompt_tokens) const;
   std::string_view role_of(const Endpoint& endpoint) const;
   std::string class_of(const Endpoint& endpoint) const;
   void note_ttft(const TrackedRequest& request, TimePoint now) const;

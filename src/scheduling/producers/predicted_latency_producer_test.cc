@@ -37,6 +37,19 @@ TEST(OnlineRegressionTest, FollowsAChangeAndIgnoresWhatIsNoNumber) {
   EXPECT_NEAR(model.value_at({1, 0.4}), 30, 0.5);
 }
 
+TEST(OnlineRegressionTest, StartsOverWhereItsNumbersOverflow) {
+  OnlineRegression<2> model;
+  for (int i = 0; i < 50; ++i) model.learn({1, i % 5 / 5.0}, 10);
+  model.learn({1, 0.5}, 1e300);
+  EXPECT_EQ(model.samples(), 0U);
+  EXPECT_EQ(model.value_at({1, 0.5}), 0);
+  for (int i = 0; i < 50; ++i) model.learn({1, i % 5 / 5.0}, 10);
+  model.learn({1, 1e300}, 10);
+  for (int i = 0; i < 200; ++i) model.learn({1, i % 5 / 5.0}, 10);
+  EXPECT_NEAR(model.value_at({1, 0.5}), 10, 0.1);
+  EXPECT_TRUE(std::isfinite(model.error_at({1, 0.5})));
+}
+
 TEST(OnlineRegressionTest, StaysFiniteWhereAnInputNeverChanges) {
   OnlineRegression<3> model;
   for (int i = 0; i < 20000; ++i) model.learn({1, 0, i % 2 == 0 ? 1.0 : 0.0}, 7);
@@ -49,20 +62,26 @@ TEST(RequestTrackerTest, KnowsTheTightestObjectiveOnAnEndpoint) {
   const TimePoint now(std::chrono::seconds(10));
   TrackedRequest request;
   request.slot = 3;
-  for (const auto& [id, objective] :
-       std::vector<std::pair<std::string, double>>{{"a", 30}, {"b", 20}, {"c", 0}}) {
+  for (const auto& [id, objective] : std::vector<std::pair<uint64_t, double>>{{1, 30}, {2, 20}, {3, 0}}) {
     request.tpot_objective_ms = objective;
     EXPECT_TRUE(tracker.begin(id, request, now));
   }
-  EXPECT_FALSE(tracker.begin("a", request, now));
-  EXPECT_EQ(tracker.running(3).requests, 3U);
-  EXPECT_EQ(tracker.running(3).min_tpot_objective_ms, 20);
-  EXPECT_TRUE(tracker.end("b").has_value());
-  EXPECT_FALSE(tracker.end("b").has_value());
-  EXPECT_EQ(tracker.running(3).min_tpot_objective_ms, 30);
+  EXPECT_FALSE(tracker.begin(1, request, now));
+  const auto running = [&] {
+    constexpr std::array<EndpointSlot, 2> kSlots{3, 900};
+    std::array<RequestTracker::Running, 2> out;
+    tracker.running(kSlots, out);
+    EXPECT_EQ(out[1].requests, 0U);
+    return out[0];
+  };
+  EXPECT_EQ(running().requests, 3U);
+  EXPECT_EQ(running().min_tpot_objective_ms, 20);
+  EXPECT_TRUE(tracker.end(2).has_value());
+  EXPECT_FALSE(tracker.end(2).has_value());
+  EXPECT_EQ(running().min_tpot_objective_ms, 30);
   // Those without an end are forgotten.
-  EXPECT_TRUE(tracker.begin("d", request, now + std::chrono::seconds(301)));
-  EXPECT_EQ(tracker.running(3).requests, 1U);
+  EXPECT_TRUE(tracker.begin(4, request, now + std::chrono::seconds(301)));
+  EXPECT_EQ(running().requests, 1U);
   tracker.forget(3);
   EXPECT_EQ(tracker.size(), 0U);
 }
@@ -79,6 +98,7 @@ struct Predicted : testing::Test {
   std::vector<uint32_t> ids;
   TokenizedPrompt prompt;
   std::vector<HeaderField> fields;
+  bool whole = true;  // the answers come to their end
 
   void make(std::string_view parameters) {
     plugin = make_as("predicted-latency-producer", producer, parameters, &pool.slots);
@@ -89,21 +109,31 @@ struct Predicted : testing::Test {
     prompt.token_ids = ids;
     pool.request.prompts = {&prompt, 1};
   }
-  // A streamed answer of `tokens` tokens whose first comes after `ttft_ms`, then one each `tpot_ms`.
-  void serve(std::string_view id, double ttft_ms, double tpot_ms, int tokens, bool finishes = true) {
-    pool.restart();
-    pool.request.request_id = id;
-    const std::array<Candidate, 1> targets{0};
-    ProfileResult primary{"default", targets, targets, {}, nullptr};
-    const ProfileResult* const profiles[] = {&primary};
+  void send(Candidate target, std::optional<Candidate> prefill = {}) {
+    const std::array<Candidate, 1> targets{target};
+    const std::array<Candidate, 1> prefill_targets{prefill.value_or(0)};
+    const ProfileResult primary{"decode", targets, targets, {}, nullptr};
+    const ProfileResult first{"prefill", prefill_targets, prefill_targets, {}, nullptr};
+    const ProfileResult* const profiles[] = {&primary, prefill ? &first : nullptr};
     ASSERT_TRUE(
         dynamic_cast<const PreRequest&>(*plugin).pre_request(*pool.context, {profiles, &primary, 0}).ok());
+  }
+  // A streamed answer of `tokens` tokens whose first comes after `ttft_ms`, then one each `tpot_ms`.
+  // With `prefill` that endpoint prefills and `target` decodes.
+  void serve(std::string_view id, double ttft_ms, double tpot_ms, int tokens, bool finishes = true,
+             int status = 200, Candidate target = 0, std::optional<Candidate> prefill = {}) {
+    pool.restart();
+    pool.request.request_id = id;
+    const uint64_t number = ++pool.request.number;
+    send(target, prefill);
     if (!finishes) return;
     const auto& hook = dynamic_cast<const ResponseHook&>(*plugin);
     NoEdits edits;
     ResponseEvent event;
     event.request_id = id;
+    event.request_number = number;
     event.streaming = true;
+    event.status = status;
     const auto at = [&](double ms) { return pool.now + std::chrono::microseconds(std::llround(ms * 1000)); };
     for (int i = 0; i < tokens; ++i) {
       event.kind = ResponseEvent::Kind::kChunk;
@@ -111,7 +141,7 @@ struct Predicted : testing::Test {
       hook.on_response(event, edits);
     }
     event.kind = ResponseEvent::Kind::kEnd;
-    event.natural_end = true;
+    event.natural_end = whole;
     hook.on_response(event, edits);
   }
   // Teaches that a prompt of n tokens takes 20 + n / 10 ms and a token 20 ms.
@@ -189,20 +219,77 @@ TEST_F(Predicted, WithoutStreamingTheWholeAnswerCountsAndTpotIsNoMatter) {
 }
 
 TEST_F(Predicted, AnswersThatBreakOffTeachNothing) {
+  for (const std::string_view parameters : {"", "streamingMode: true"}) {
+    make(parameters);
+    prompt_of(100);
+    whole = false;
+    for (int i = 0; i < 40; ++i) serve("r" + std::to_string(i), 30, 20, 3);
+    EXPECT_FALSE(predictions()[0].known) << parameters;
+    whole = true;
+    for (int i = 0; i < 40; ++i) serve("r" + std::to_string(i), 30, 20, 3);
+    EXPECT_TRUE(predictions()[0].known) << parameters;
+  }
+}
+
+TEST_F(Predicted, ATimePerTokenThatIsNotLearntIsHeldAgainstNobody) {
   make("streamingMode: true");
   prompt_of(100);
-  const auto& hook = dynamic_cast<const ResponseHook&>(*plugin);
-  NoEdits edits;
-  for (int i = 0; i < 40; ++i) {
-    const std::string id = "r" + std::to_string(i);
-    serve(id, 0, 0, 0, false);
-    ResponseEvent event;
-    event.kind = ResponseEvent::Kind::kEnd;
-    event.request_id = id;
-    event.now = pool.now;
-    hook.on_response(event, edits);
+  // Answers of one piece have no pace.
+  for (int i = 0; i < 30; ++i) serve("r", 30, 0, 1);
+  fields = {{"x-llm-d-slo-ttft-ms", "100"}, {"x-llm-d-slo-tpot-ms", "30"}};
+  auto p = predictions();
+  ASSERT_TRUE(p[0].known);
+  EXPECT_TRUE(p[0].ttft_valid);
+  EXPECT_FALSE(p[0].tpot_known);
+  EXPECT_TRUE(p[0].tpot_valid);
+  EXPECT_EQ(p[0].tpot_headroom_ms, 0);
+  for (int i = 0; i < 20; ++i) serve("r", 30, 40, 3);
+  p = predictions();
+  EXPECT_TRUE(p[0].tpot_known);
+  EXPECT_FALSE(p[0].tpot_valid);
+  EXPECT_NEAR(p[0].tpot_headroom_ms, -10, 1);
+}
+
+TEST_F(Predicted, APrefillsClassLearnsTtftAndThePrimarysTpot) {
+  make("{streamingMode: true, endpointRoleLabel: role}");
+  pool.endpoint(0).labels["role"] = "decode";
+  pool.endpoint(1).labels["role"] = "prefill";
+  prompt_of(100);
+  for (int i = 0; i < 40; ++i) serve("r", 30, 20, 3, true, 200, 0, 1);
+  fields = {{"x-llm-d-slo-ttft-ms", "100"}, {"x-llm-d-slo-tpot-ms", "30"}};
+  const auto p = predictions();
+  ASSERT_TRUE(p[0].known);
+  EXPECT_NEAR(p[0].tpot_ms, 20, 1);
+  EXPECT_TRUE(p[0].tpot_valid);
+  EXPECT_FALSE(p[0].ttft_known);
+  EXPECT_TRUE(p[0].ttft_valid);
+  EXPECT_EQ(p[0].ttft_headroom_ms, 0);
+  ASSERT_TRUE(p[1].known);
+  EXPECT_NEAR(p[1].ttft_ms, 30, 1);
+  EXPECT_TRUE(p[1].ttft_valid);
+  EXPECT_FALSE(p[1].tpot_known);
+  EXPECT_TRUE(p[1].tpot_valid);
+}
+
+TEST_F(Predicted, RequestsOfOneIdDontDisturbEachOther) {
+  make("streamingMode: true");
+  prompt_of(100);
+  serve("same", 0, 0, 0, false);
+  for (int i = 0; i < 30; ++i) serve("same", 30, 20, 3);
+  fields = {{"x-llm-d-slo-ttft-ms", "100"}};
+  const auto p = predictions();
+  ASSERT_TRUE(p[0].known);
+  EXPECT_NEAR(p[0].ttft_ms, 30, 1);
+  EXPECT_EQ(p[0].dispatched_requests, 1U);
+}
+
+TEST_F(Predicted, AnErrorsSpeedTeachesNothing) {
+  for (const std::string_view parameters : {"", "streamingMode: true"}) {
+    make(parameters);
+    prompt_of(100);
+    for (int i = 0; i < 40; ++i) serve("r" + std::to_string(i), 1, 1, 3, true, 500);
+    EXPECT_FALSE(predictions()[0].known) << parameters;
   }
-  EXPECT_FALSE(predictions()[0].known);
 }
 
 TEST_F(Predicted, RefusesBadParameters) {

@@ -39,16 +39,16 @@ void ExpectedTtftScorer::bind_slots(const SlotResolver& slots) {
   load_slot_ = slots.slot(load_key_);
 }
 
-ExpectedTtftScorer::Parts ExpectedTtftScorer::parts(const SchedulingContext& ctx, Candidate candidate) const {
+ExpectedTtftScorer::Parts ExpectedTtftScorer::parts(const SchedulingContext& ctx, Candidate candidate,
+                                                    double prompt_tokens) const {
   Parts out;
-  const auto prompt = static_cast<double>(ctx.request.prompt_tokens());
-  out.prefill_ms = prompt * cost_ms_;
+  out.prefill_ms = prompt_tokens * cost_ms_;
   const auto matches = ctx.attributes.column<PrefixMatch>(prefix_slot_);
   if (!matches.empty()) {
     const PrefixMatch& match = matches[candidate];
     const double cached =
         static_cast<double>(match.cached_blocks) * static_cast<double>(match.block_size_tokens);
-    out.saved_ms = std::min(std::min(cached, prompt) * cost_ms_, max_bonus_ms_);
+    out.saved_ms = std::min(std::min(cached, prompt_tokens) * cost_ms_, max_bonus_ms_);
   }
   const auto load = ctx.attributes.column<InFlightLoad>(load_slot_);
   if (!load.empty())
@@ -58,16 +58,17 @@ ExpectedTtftScorer::Parts ExpectedTtftScorer::parts(const SchedulingContext& ctx
 
 void ExpectedTtftScorer::score(SchedulingContext& ctx, std::span<const Candidate> candidates,
                                std::span<double> scores) const {
+  const auto prompt_tokens = static_cast<double>(ctx.request.prompt_tokens());
   double best = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < scores.size(); ++i) {
-    scores[i] = parts(ctx, candidates[i]).expected_ms();
+    scores[i] = parts(ctx, candidates[i], prompt_tokens).expected_ms();
     best = std::min(best, scores[i]);
   }
   for (double& score : scores) score = 1.0 - std::min(1.0, (score - best) / scale_ms_);
 }
 
 void ExpectedTtftScorer::explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const {
-  const Parts p = parts(ctx, candidate);
+  const Parts p = parts(ctx, candidate, static_cast<double>(ctx.request.prompt_tokens()));
   out += "expected TTFT ";
   append_number(out, p.expected_ms());
   out += " ms: prefill ";

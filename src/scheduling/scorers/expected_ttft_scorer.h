@@ -41,7 +41,7 @@ class ExpectedTtftScorer final : public Scorer {
     double wait_ms = 0;
     double expected_ms() const { return prefill_ms - saved_ms + wait_ms; }
   };
-  Parts parts(const SchedulingContext& ctx, Candidate candidate) const;
+  Parts parts(const SchedulingContext& ctx, Candidate candidate, double prompt_tokens) const;
 
   double cost_ms_;
   double max_bonus_ms_;
