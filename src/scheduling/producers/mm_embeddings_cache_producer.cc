@@ -28,29 +28,25 @@ telemetry::FamilyOptions ratio_options() {
 }
 
 // Modalities are a few; whatever else one calls itself is one label.
-std::string_view modality_label(std::string_view modality) {
-  for (const std::string_view known : {"image", "video", "audio"}) {
-    if (modality == known) return known;
-  }
-  return "other";
+constexpr std::array<std::string_view, 4> kModalities{"image", "video", "audio", "other"};
+size_t modality_of(std::string_view modality) {
+  const auto found = std::find(kModalities.begin(), kModalities.end() - 1, modality);
+  return static_cast<size_t>(found - kModalities.begin());
 }
 
 }  // namespace
 
 // --- EncoderCacheTable --------------------------------------------------------------------------------
 
-EncoderCacheTable::EncoderCacheTable(size_t capacity) : capacity_(std::max<size_t>(capacity, 1)) {}
+EncoderCacheTable::EncoderCacheTable(size_t capacity)
+    : capacity_(std::clamp<size_t>(capacity, 1, kMaxCapacity)) {}
 
-bool EncoderCacheTable::holds(EndpointSlot slot, uint64_t item) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = caches_.find(slot);
-  return found != caches_.end() && found->second.index.contains(item);
+const EncoderCacheTable::Cache* EncoderCacheTable::find(const Endpoint& endpoint) const {
+  const auto found = caches_.find(endpoint.slot);
+  return found == caches_.end() || !found->second.is_of(endpoint) ? nullptr : &found->second;
 }
 
-void EncoderCacheTable::add(const Endpoint& endpoint, uint64_t item) {
-  const std::lock_guard lock(mutex_);
-  Cache& cache = caches_[endpoint.slot];
-  if (cache.id != endpoint.id) cache.id = endpoint.id;
+void EncoderCacheTable::touch(Cache& cache, uint64_t item) const {
   const auto found = cache.index.find(item);
   if (found != cache.index.end()) {
     cache.recent.splice(cache.recent.end(), cache.recent, found->second);
@@ -62,6 +58,18 @@ void EncoderCacheTable::add(const Endpoint& endpoint, uint64_t item) {
   }
   cache.recent.push_back(item);
   cache.index.emplace(item, std::prev(cache.recent.end()));
+}
+
+void EncoderCacheTable::add(const Endpoint& endpoint, std::span<const uint64_t> items) {
+  if (items.empty()) return;
+  const std::lock_guard lock(mutex_);
+  Cache& cache = caches_[endpoint.slot];
+  if (!cache.is_of(endpoint)) {
+    cache = {};
+    cache.id = endpoint.id;
+    cache.host_port = endpoint.host_port;
+  }
+  for (const uint64_t item : items) touch(cache, item);
 }
 
 void EncoderCacheTable::remove(EndpointSlot slot) {
@@ -80,19 +88,17 @@ std::vector<EncoderCacheTable::Pod> EncoderCacheTable::pods() const {
 
 void MmEmbeddingsCacheProducer::bind(config::Binder& b, Params& p) {
   b.field("cacheSizeInMBPerServer", p.cache_mib, "MiB",
-          "Encoder cache of an endpoint, at 2 MiB an item; values below 1 count as 4096.");
+          "Encoder cache of an endpoint, at 2 MiB an item; values below 1 count as 4096, those above 32768 "
+          "as that.");
 }
 
 size_t MmEmbeddingsCacheProducer::capacity(const Params& params) {
   const int mib = params.cache_mib > 0 ? params.cache_mib : 4096;
-  return static_cast<size_t>(std::max(1, mib / 2));
+  return std::clamp<size_t>(static_cast<size_t>(mib / 2), 1, EncoderCacheTable::kMaxCapacity);
 }
 
-Result<std::unique_ptr<Plugin>> MmEmbeddingsCacheProducer::create(const PluginFactoryContext& context) {
-  Params params;
-  Status status =
-      config::decode_params(context.parameters, context.path, [&](config::Binder& b) { bind(b, params); });
-  if (!status.ok()) return std::move(status).error();
+Result<std::unique_ptr<Plugin>> MmEmbeddingsCacheProducer::create(Params params,
+                                                                  const PluginFactoryContext& context) {
   const size_t items = capacity(params);
   const auto make = [items]() -> Result<std::shared_ptr<EncoderCacheTable>> {
     return std::make_shared<EncoderCacheTable>(items);
@@ -126,53 +132,66 @@ void MmEmbeddingsCacheProducer::bind_slots(const SlotResolver& slots) {
   slot_ = slots.slot(key());
 }
 
-std::span<const MmEmbeddingsCacheProducer::Item> MmEmbeddingsCacheProducer::distinct_items(
-    SchedulingContext& ctx) {
+MmEmbeddingsCacheProducer::Items MmEmbeddingsCacheProducer::distinct_items(SchedulingContext& ctx) {
   size_t features = 0;
   for (const TokenizedPrompt& prompt : ctx.request.prompts) features += prompt.features.size();
   if (features == 0) return {};
-  const std::span<Item> items = ctx.arena.make_span<Item>(std::min(features, kMaxItems));
+  const size_t most = std::min(features, kMaxItems);
+  const Items items{ctx.arena.make_span<uint64_t>(most), ctx.arena.make_span<std::string_view>(most)};
   size_t count = 0;
   for (const TokenizedPrompt& prompt : ctx.request.prompts) {
     for (const MultiModalFeature& feature : prompt.features) {
-      if (feature.hash.empty() || count == items.size()) continue;
+      if (feature.hash.empty() || count == most) continue;
       const uint64_t hash = hash_of(feature.hash);
-      const auto same = [&](const Item& item) { return item.hash == hash; };
-      if (std::none_of(items.begin(), items.begin() + static_cast<ptrdiff_t>(count), same))
-        items[count++] = {hash, feature.modality};
+      const auto known = items.hashes.first(count);
+      if (std::find(known.begin(), known.end(), hash) != known.end()) continue;
+      items.hashes[count] = hash;
+      items.modalities[count++] = feature.modality;
     }
   }
-  return items.first(count);
+  return {items.hashes.first(count), items.modalities.first(count)};
 }
 
 Status MmEmbeddingsCacheProducer::produce(SchedulingContext& ctx) const {
   if (slot_ == kNoSlot) return {};
-  const std::span<const Item> items = distinct_items(ctx);
-  if (items.empty()) return {};
+  const Items items = distinct_items(ctx);
+  const size_t count = items.hashes.size();
+  if (count == 0) return {};
   const std::span<MultiModalMatch> column = ctx.attributes.create<MultiModalMatch>(slot_);
-  if (!ctx.explain) {
-    for (const Item& item : items) queries_.with({kType, name_label_, modality_label(item.modality)}).add();
-  }
-  for (const Candidate c : ctx.candidates) {
-    const Endpoint& endpoint = *ctx.pool.endpoints[c];
-    column[c].request_items = static_cast<uint32_t>(items.size());
-    for (const Item& item : items) {
-      if (!table_->holds(endpoint.slot, item.hash)) continue;
-      ++column[c].matched_items;
-      if (!ctx.explain) hits_.with({kType, name_label_, endpoint.id, modality_label(item.modality)}).add();
+  using Counts = std::array<uint32_t, kModalities.size()>;
+  const std::span<Counts> held = ctx.arena.make_filled<Counts>(ctx.candidates.size());
+  const std::span<size_t> modalities = ctx.arena.make_span<size_t>(count);
+  for (size_t k = 0; k < count; ++k) modalities[k] = modality_of(items.modalities[k]);
+  table_->match(ctx.pool, ctx.candidates, items.hashes, [&](size_t i, size_t k) {
+    ++column[ctx.candidates[i]].matched_items;
+    ++held[i][modalities[k]];
+  });
+  for (const Candidate c : ctx.candidates) column[c].request_items = static_cast<uint32_t>(count);
+  if (ctx.explain) return {};
+  for (const size_t modality : modalities) queries_.with({kType, name_label_, kModalities[modality]}).add();
+  for (size_t i = 0; i < ctx.candidates.size(); ++i) {
+    const Candidate c = ctx.candidates[i];
+    for (size_t m = 0; m < kModalities.size(); ++m) {
+      if (held[i][m] == 0) continue;
+      hits_.update({kType, name_label_, ctx.pool.endpoints[c]->id, kModalities[m]},
+                   [&](telemetry::Counter& hits) { hits.add(held[i][m]); });
     }
-    if (!ctx.explain)
-      hit_ratio_.observe(static_cast<double>(column[c].matched_items) / static_cast<double>(items.size()));
+    hit_ratio_.observe(static_cast<double>(column[c].matched_items) / static_cast<double>(count));
   }
   return {};
 }
 
+void MmEmbeddingsCacheProducer::endpoint_removed(const Endpoint& endpoint) const {
+  table_->remove(endpoint.slot);
+  for (const std::string_view modality : kModalities)
+    hits_.remove({kType, name_label_, endpoint.id, modality});
+}
+
 Status MmEmbeddingsCacheProducer::pre_request(SchedulingContext& ctx, const SchedulingResult& result) const {
   if (result.primary == nullptr) return {};
-  for (const Item& item : distinct_items(ctx)) {
-    for (const Candidate target : result.primary->targets)
-      table_->add(*ctx.pool.endpoints[target], item.hash);
-  }
+  const Items items = distinct_items(ctx);
+  for (const Candidate target : result.primary->targets)
+    table_->add(*ctx.pool.endpoints[target], items.hashes);
   return {};
 }
 

@@ -3,12 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <climits>
+
 #include "scheduling/test_support.h"
 
 namespace penstock::scheduling {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct MmCache : testing::Test {
   TestPool pool{2};
@@ -66,17 +70,57 @@ TEST_F(MmCache, AnEndpointThatLeavesIsForgotten) {
   EXPECT_EQ(ask({"h1"})[0].matched_items, 0U);
 }
 
+TEST_F(MmCache, AnEndpointThatLeavesTakesItsSeriesAlong) {
+  telemetry::MetricRegistry metrics;
+  auto made =
+      std::make_unique<MmEmbeddingsCacheProducer>(std::make_shared<EncoderCacheTable>(8), "mm", metrics);
+  made->bind_slots(pool.slots);
+  producer = made.get();
+  const MmEmbeddingsCacheProducer& mm = *made;
+  plugin = std::move(made);
+  ask({"h1", "h2"});
+  serve({0, 1});
+  ask({"h1", "h2"});
+  EXPECT_THAT(metrics.render(), HasSubstr("pod=\"ns/e0\",modality=\"image\"} 2\n"));
+  mm.endpoint_removed(pool.endpoint(0));
+  const std::string after = metrics.render();
+  EXPECT_THAT(after, Not(HasSubstr("pod=\"ns/e0\"")));
+  EXPECT_THAT(after, HasSubstr("pod=\"ns/e1\",modality=\"image\"} 2\n"));
+}
+
+TEST_F(MmCache, ManyItemsOfOneRequestAreNotAllLookedAt) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < 2 * MmEmbeddingsCacheProducer::kMaxItems; ++i)
+    names.push_back("h" + std::to_string(i));
+  const auto column = ask({names.begin(), names.end()});
+  EXPECT_EQ(column[0].request_items, MmEmbeddingsCacheProducer::kMaxItems);
+}
+
+TEST_F(MmCache, ASlotsNextEndpointInheritsNothing) {
+  ask({"h1"});
+  serve({0});
+  pool.endpoint(0).host_port = "10.0.9.9:8000";
+  EXPECT_EQ(ask({"h1"})[0].matched_items, 0U);
+  ask({"h2"});
+  serve({0});
+  EXPECT_EQ(ask({"h1", "h2"})[0].matched_items, 1U);
+  pool.endpoint(0).id = "ns/other";
+  EXPECT_EQ(ask({"h1", "h2"})[0].matched_items, 0U);
+}
+
 TEST(EncoderCacheTableTest, ForgetsTheLeastRecentItemBeyondItsCapacity) {
   EXPECT_EQ(MmEmbeddingsCacheProducer::capacity({4096}), 2048U);
   EXPECT_EQ(MmEmbeddingsCacheProducer::capacity({1}), 1U);
   EXPECT_EQ(MmEmbeddingsCacheProducer::capacity({3}), 1U);
   EXPECT_EQ(MmEmbeddingsCacheProducer::capacity({-1}), 2048U);
+  EXPECT_EQ(MmEmbeddingsCacheProducer::capacity({INT_MAX}), EncoderCacheTable::kMaxCapacity);
   EncoderCacheTable table(2);
-  Endpoint endpoint;
-  for (const uint64_t item : {1U, 2U, 1U, 3U}) table.add(endpoint, item);
-  EXPECT_TRUE(table.holds(0, 1));
-  EXPECT_FALSE(table.holds(0, 2));
-  EXPECT_TRUE(table.holds(0, 3));
+  TestPool pool(1);
+  constexpr std::array<uint64_t, 4> kItems{1, 2, 1, 3};
+  table.add(pool.endpoint(0), kItems);
+  std::vector<uint64_t> held;
+  table.match(pool.pool, pool.candidates, kItems, [&](size_t, size_t k) { held.push_back(kItems[k]); });
+  EXPECT_EQ(held, (std::vector<uint64_t>{1, 1, 3}));
 }
 
 }  // namespace
