@@ -19,12 +19,17 @@ void TopologyExtractor::bind_slots(const SlotResolver& slots) {
 
 Status TopologyExtractor::produce(SchedulingContext& ctx) const {
   if (slot_ == kNoSlot) return {};
+  const auto places = places_.get(ctx.pool, [&](const PoolSnapshot& pool) {
+    std::vector<Topology> out;
+    out.reserve(pool.endpoints.size());
+    for (const auto& endpoint : pool.endpoints) {
+      out.push_back({endpoint->label(params_.hostname), endpoint->label(params_.rack),
+                     endpoint->label(params_.zone), endpoint->label(params_.region)});
+    }
+    return out;
+  });
   const std::span<Topology> column = ctx.attributes.create<Topology>(slot_);
-  for (const Candidate c : ctx.candidates) {
-    const Endpoint& endpoint = *ctx.pool.endpoints[c];
-    column[c] = {endpoint.label(params_.hostname), endpoint.label(params_.rack), endpoint.label(params_.zone),
-                 endpoint.label(params_.region)};
-  }
+  for (const Candidate c : ctx.candidates) column[c] = (*places)[c];
   return {};
 }
 

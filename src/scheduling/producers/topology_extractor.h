@@ -1,11 +1,14 @@
 #pragma once
 
+#include <vector>
+
 #include "inference/plugin.h"
+#include "scheduling/epoch_cache.h"
 
 namespace penstock::scheduling {
 
 // `topology-extractor`: where each endpoint runs, from its labels. An endpoint without any of them has no
-// place.
+// place. Labels are read once for each membership of the pool.
 // Example: {topology.kubernetes.io/zone: z1} is a zone and nothing else.
 //
 // The reference also takes a Pod's spec.hostname where the host label is missing; that needs Pod objects.
@@ -30,6 +33,7 @@ class TopologyExtractor final : public DataProducer {
 
   Params params_;
   AttributeSlot slot_ = kNoSlot;
+  mutable EpochCache<std::vector<Topology>> places_;  // by Candidate
 };
 
 }  // namespace penstock::scheduling

@@ -21,5 +21,21 @@ TEST(TopologyExtractorTest, ReadsPlacesFromLabels) {
   EXPECT_FALSE(column[1].known());
 }
 
+TEST(TopologyExtractorTest, LabelsAreReadOnceForAMembership) {
+  TestPool pool(2);
+  const DataProducer* producer = nullptr;
+  const auto plugin = make_as("topology-extractor", producer, "", &pool.slots);
+  const auto zone = [&] {
+    pool.restart();
+    EXPECT_TRUE(producer->produce(*pool.context).ok());
+    return pool.attributes->column<Topology>(pool.slots.slot(data_keys::kTopology))[1].zone;
+  };
+  EXPECT_EQ(zone(), "");
+  pool.endpoint(1).labels = {{"topology.kubernetes.io/zone", "z1"}};
+  EXPECT_EQ(zone(), "");
+  ++pool.pool.epoch;
+  EXPECT_EQ(zone(), "z1");
+}
+
 }  // namespace
 }  // namespace penstock::scheduling

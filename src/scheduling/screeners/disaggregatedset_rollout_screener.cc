@@ -40,16 +40,18 @@ void bind_selector(config::Binder& b, std::vector<DisaggregatedSetRolloutScreene
 
 void DisaggregatedSetRolloutScreener::bind(config::Binder& b, Params& p) {
   std::string scope;
-  const bool has_scope = nested(b, "scope", "{labelSelector}: text of the selector of the workers; required.",
-                                [&](config::Binder& s) {
-                                  s.field("labelSelector", scope, "", "");
-                                  Result<std::vector<LabelRequirement>> parsed = parse_label_selector(scope);
-                                  if (!parsed.ok()) {
-                                    s.fail("labelSelector", parsed.error().message);
-                                  } else {
-                                    p.scope = std::move(parsed).value();
-                                  }
-                                });
+  bool has_selector = false;
+  nested(b, "scope", "{labelSelector}: text of the selector of the workers; required.",
+         [&](config::Binder& s) {
+           s.field("labelSelector", scope, "", "");
+           has_selector = !trim(scope).empty();
+           Result<std::vector<LabelRequirement>> parsed = parse_label_selector(scope);
+           if (!parsed.ok()) {
+             s.fail("labelSelector", parsed.error().message);
+           } else {
+             p.scope = std::move(parsed).value();
+           }
+         });
   nested_list(
       b, "headerSelectors",
       "List of {name, headerName, labelKey, mode}, mode strict or prefer: a header that names a label's "
@@ -82,15 +84,12 @@ void DisaggregatedSetRolloutScreener::bind(config::Binder& b, Params& p) {
           g.fail("requireRoles", "requireRoles.values must be non-empty and unique");
       });
   if (b.describing()) return;
-  if (!has_scope) b.fail("scope", "scope.labelSelector must be specified");
+  if (!has_selector) b.fail("scope", "scope.labelSelector must be specified");
   if (!has_gating) b.fail("revisionGating", "revisionGating must be specified");
 }
 
-Result<std::unique_ptr<Plugin>> DisaggregatedSetRolloutScreener::create(const PluginFactoryContext& context) {
-  Params params;
-  Status status =
-      config::decode_params(context.parameters, context.path, [&](config::Binder& b) { bind(b, params); });
-  if (!status.ok()) return std::move(status).error();
+Result<std::unique_ptr<Plugin>> DisaggregatedSetRolloutScreener::create(Params params,
+                                                                        const PluginFactoryContext& context) {
   return std::unique_ptr<Plugin>(
       std::make_unique<DisaggregatedSetRolloutScreener>(std::move(params), context.name, context.metrics));
 }
@@ -159,55 +158,68 @@ DisaggregatedSetRolloutScreener::Shares DisaggregatedSetRolloutScreener::shares_
   return shares;
 }
 
-std::string_view DisaggregatedSetRolloutScreener::draw(const Shares& shares, double u) {
+size_t DisaggregatedSetRolloutScreener::draw(std::span<const double> shares, double u) {
   double sum = 0;
-  for (const auto& [revision, share] : shares) sum += share;
+  for (const double share : shares) sum += share;
   const double x = u * sum;
   double cumulative = 0;
-  std::string_view last;
-  for (const auto& [revision, share] : shares) {
-    if (share <= 0) continue;
-    cumulative += share;
-    last = revision;
+  size_t last = shares.size();
+  for (size_t i = 0; i < shares.size(); ++i) {
+    if (shares[i] <= 0) continue;
+    cumulative += shares[i];
+    last = i;
     if (cumulative > x) break;
   }
   return last;
 }
 
-std::shared_ptr<const DisaggregatedSetRolloutScreener::Shares>
-DisaggregatedSetRolloutScreener::current_shares(const PoolSnapshot& pool) const {
-  const std::lock_guard lock(mutex_);
-  if (shares_ != nullptr && epoch_ == pool.epoch) return shares_;
-  auto shares = std::make_shared<const Shares>(shares_of(params_, count(pool)));
-  if (shares_ != nullptr) {
-    for (const auto& [revision, share] : *shares_) {
-      if (!shares->contains(revision))
-        share_gauge_.with({kType, name_label_, mode_name(params_.gating), revision}).set(0);
-    }
+DisaggregatedSetRolloutScreener::Revisions DisaggregatedSetRolloutScreener::revisions_of(
+    const PoolSnapshot& pool) const {
+  Revisions out;
+  for (const auto& [name, share] : shares_of(params_, count(pool))) {
+    out.names.push_back(name);
+    out.shares.push_back(share);
   }
-  for (const auto& [revision, share] : *shares)
-    share_gauge_.with({kType, name_label_, mode_name(params_.gating), revision}).set(share);
-  shares_ = std::move(shares);
-  epoch_ = pool.epoch;
-  return shares_;
+  for (const auto& endpoint : pool.endpoints) {
+    const std::string_view revision = endpoint->label(params_.revision_label);
+    const auto found = std::lower_bound(out.names.begin(), out.names.end(), revision);
+    const bool counts = found != out.names.end() && *found == revision;
+    out.of.push_back(counts ? static_cast<uint32_t>(found - out.names.begin()) : kNoRevision);
+  }
+  return out;
+}
+
+void DisaggregatedSetRolloutScreener::show(const Revisions* before, const Revisions& now) const {
+  const std::string_view mode = mode_name(params_.gating);
+  for (size_t i = 0; before != nullptr && i < before->names.size(); ++i) {
+    if (!std::binary_search(now.names.begin(), now.names.end(), before->names[i]))
+      share_gauge_.remove({kType, name_label_, mode, before->names[i]});
+  }
+  for (size_t i = 0; i < now.names.size(); ++i) {
+    share_gauge_.update({kType, name_label_, mode, now.names[i]},
+                        [&](telemetry::Gauge& gauge) { gauge.set(now.shares[i]); });
+  }
 }
 
 size_t DisaggregatedSetRolloutScreener::gate(SchedulingContext& ctx, std::span<Candidate> inout) const {
-  const std::shared_ptr<const Shares> shares = current_shares(ctx.pool);
-  const auto revision_of = [&](Candidate c) { return ctx.pool.endpoints[c]->label(params_.revision_label); };
-  Shares allowed;
+  const auto revisions = revisions_.get(
+      ctx.pool, [&](const PoolSnapshot& pool) { return revisions_of(pool); },
+      [&](const Revisions* before, const Revisions& now) { show(before, now); });
+  const std::vector<uint32_t>& of = revisions->of;
+  // Shares of the revisions that the candidates have.
+  const std::span<double> shares = ctx.arena.make_filled<double>(revisions->names.size(), 0.0);
+  bool any = false;
   for (const Candidate c : inout) {
-    const auto found = shares->find(revision_of(c));
-    if (found != shares->end() && found->second > 0) allowed.insert(*found);
+    if (of[c] == kNoRevision) continue;
+    shares[of[c]] = revisions->shares[of[c]];
+    any = any || shares[of[c]] > 0;
   }
   const bool strict = std::any_of(params_.selectors.begin(), params_.selectors.end(), [&](const Selector& s) {
     return s.strict && !find_header(ctx.request.headers, s.header).value_or("").empty();
   });
-  const std::string_view drawn =
-      strict || allowed.empty() ? std::string_view() : draw(allowed, ctx.random.uniform());
+  const size_t drawn = strict || !any ? shares.size() : draw(shares, ctx.random.uniform());
   const auto end = std::remove_if(inout.begin(), inout.end(), [&](Candidate c) {
-    const std::string_view revision = revision_of(c);
-    return strict ? allowed.find(revision) == allowed.end() : revision.empty() || revision != drawn;
+    return of[c] == kNoRevision || (strict ? shares[of[c]] <= 0 : of[c] != drawn);
   });
   return static_cast<size_t>(end - inout.begin());
 }

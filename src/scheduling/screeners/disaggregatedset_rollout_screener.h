@@ -1,12 +1,14 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "inference/plugin.h"
+#include "scheduling/epoch_cache.h"
 #include "scheduling/filters/label_selector_filter.h"
 #include "telemetry/metrics.h"
 
@@ -48,11 +50,11 @@ class DisaggregatedSetRolloutScreener final : public Screener, public PreRequest
   using Shares = std::map<std::string, double, std::less<>>;
 
   static void bind(config::Binder& b, Params& p);
-  static Result<std::unique_ptr<Plugin>> create(const PluginFactoryContext& context);
+  static Result<std::unique_ptr<Plugin>> create(Params params, const PluginFactoryContext& context);
   // The share of each revision; 0 for those that are not covered.
   static Shares shares_of(const Params& params, const Counts& counts);
-  // The revision that `u` in [0, 1) falls on; "" without any.
-  static std::string_view draw(const Shares& shares, double u);
+  // Which of `shares` `u` in [0, 1) falls on; their number where none is above 0.
+  static size_t draw(std::span<const double> shares, double u);
 
   DisaggregatedSetRolloutScreener(Params params, std::string_view name, telemetry::MetricRegistry& metrics);
 
@@ -60,7 +62,15 @@ class DisaggregatedSetRolloutScreener final : public Screener, public PreRequest
   Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override;
 
  private:
-  std::shared_ptr<const Shares> current_shares(const PoolSnapshot& pool) const;
+  static constexpr uint32_t kNoRevision = UINT32_MAX;
+  // Of one membership: the workers' revisions, by name.
+  struct Revisions {
+    std::vector<std::string> names;
+    std::vector<double> shares;
+    std::vector<uint32_t> of;  // by Candidate; kNoRevision: none, or one without workers
+  };
+  Revisions revisions_of(const PoolSnapshot& pool) const;
+  void show(const Revisions* before, const Revisions& now) const;
   Counts count(const PoolSnapshot& pool) const;
   size_t gate(SchedulingContext& ctx, std::span<Candidate> inout) const;
 
@@ -68,9 +78,7 @@ class DisaggregatedSetRolloutScreener final : public Screener, public PreRequest
   std::string name_label_;
   telemetry::Family<telemetry::Counter>& no_match_;
   telemetry::Family<telemetry::Gauge>& share_gauge_;
-  mutable std::mutex mutex_;
-  mutable uint64_t epoch_ = 0;  // of the membership `shares_` was made from
-  mutable std::shared_ptr<const Shares> shares_;
+  mutable EpochCache<Revisions> revisions_;
 };
 
 }  // namespace penstock::scheduling

@@ -16,6 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using Rules = DisaggregatedSetRolloutScreener;
 
 constexpr std::string_view kParameters = R"(
@@ -36,13 +37,15 @@ TEST(RolloutScreenerTest, SharesFollowTheWorkersOfCoveredRevisions) {
   EXPECT_DOUBLE_EQ(shares["A"], 11.0 / 13);
   EXPECT_DOUBLE_EQ(shares["B"], 2.0 / 13);
   EXPECT_EQ(shares["C"], 0);
-  EXPECT_EQ(Rules::draw(shares, 0.5), "A");
-  EXPECT_EQ(Rules::draw(shares, 0.9), "B");
+  const std::array<double, 3> weights{shares["A"], shares["B"], shares["C"]};
+  EXPECT_EQ(Rules::draw(weights, 0.5), 0U);
+  EXPECT_EQ(Rules::draw(weights, 0.9), 1U);
   params.gating = Rules::Gating::kMaxRole;
   shares = Rules::shares_of(params, counts);
   EXPECT_DOUBLE_EQ(shares["A"], 0.9);
   EXPECT_DOUBLE_EQ(shares["B"], 0.1);
-  EXPECT_EQ(Rules::draw({}, 0.5), "");
+  EXPECT_EQ(Rules::draw({}, 0.5), 0U);
+  EXPECT_EQ(Rules::draw(std::array<double, 2>{0, 0}, 0.5), 2U);
 }
 
 struct Rollout : testing::Test {
@@ -94,6 +97,27 @@ TEST_F(Rollout, ADrainingOrForeignWorkerCoversNothing) {
   EXPECT_THAT(keep(), IsEmpty());
 }
 
+TEST_F(Rollout, ARevisionThatIsGoneLeavesNoSeries) {
+  telemetry::MetricRegistry metrics;
+  Rules::Params params;
+  params.required_roles = {"prefill", "decode"};
+  const Rules rules(params, "r", metrics);
+  const auto shares = [&] {
+    std::vector<Candidate> list = pool.candidates;
+    rules.screen(*pool.context, list);
+    return metrics.render();
+  };
+  EXPECT_THAT(shares(), HasSubstr("revision=\"B\"} 0.5\n"));
+  for (const size_t i : {2, 3}) pool.endpoint(i).labels.clear();
+  // Labels belong to the membership: they are read again when it changes.
+  EXPECT_THAT(shares(), HasSubstr("revision=\"B\"} 0.5\n"));
+  ++pool.pool.epoch;
+  const std::string after = shares();
+  EXPECT_THAT(after, HasSubstr("revision=\"A\"} 1\n"));
+  EXPECT_THAT(after, HasSubstr("revision=\"C\"} 0\n"));
+  EXPECT_THAT(after, Not(HasSubstr("revision=\"B\"")));
+}
+
 TEST_F(Rollout, TheAnswerSaysWhereItCameFrom) {
   HeaderEdits edits(pool.arena);
   pool.context->edits = &edits;
@@ -114,6 +138,8 @@ TEST(RolloutScreenerTest, RefusesBadParameters) {
     return made.ok() ? std::string("made") : made.error().message;
   };
   EXPECT_THAT(error("{}"), HasSubstr("scope.labelSelector must be specified"));
+  EXPECT_THAT(error("{scope: {}, revisionGating: {mode: disabled}}"),
+              HasSubstr("scope.labelSelector must be specified"));
   EXPECT_THAT(error("{scope: {labelSelector: a=b}, revisionGating: {mode: half}}"),
               HasSubstr("got \"half\""));
   EXPECT_THAT(error("{scope: {labelSelector: a=b}, revisionGating: {mode: sum}}"),
