@@ -40,7 +40,7 @@ class LatencyScorer final : public Scorer {
   void explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const override;
 
  private:
-  // Which of the groups above an endpoint is in; kRest: scored 0.
+  // Which of the groups above an endpoint is in; those outside the group that is scored get 0.
   enum class Group : uint8_t { kMet, kIdle, kTpotMissed, kTtftMissed, kBothMissed };
 
   void composite(SchedulingContext& ctx, std::span<const Candidate> candidates,
