@@ -15,6 +15,8 @@ namespace {
 constexpr size_t kPrefixBytes = 5;
 // What a buffer is made for at most before its bytes have come.
 constexpr size_t kTrustedLength = 64UL * 1024;
+// Of a message that was assembled or unpacked, while its stream waits for the next.
+constexpr size_t kKeptCapacity = 4UL * 1024;
 
 constexpr std::array<std::string_view, 17> kCodeNames = {
     "OK",        "CANCELLED",       "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
@@ -294,6 +296,10 @@ struct GrpcFrameDecoder::Inflater {
     return std::string_view(out.data(), have);
   }
 
+  void shrink() {
+    if (out.capacity() > kKeptCapacity) std::string().swap(out);
+  }
+
   z_stream stream{};
   bool usable = false;
   std::string out;
@@ -324,6 +330,11 @@ Result<std::optional<std::string_view>> GrpcFrameDecoder::give(std::string_view 
 }
 
 Result<std::optional<std::string_view>> GrpcFrameDecoder::next() {
+  // The former message is done with. A stream that waits for its next one keeps nothing of its size.
+  if (!assembling_ && (rest_.empty() || buffer_.capacity() > kTrustedLength)) {
+    if (buffer_.capacity() > kKeptCapacity) std::string().swap(buffer_);
+    if (inflater_) inflater_->shrink();
+  }
   if (!assembling_) {
     std::array<unsigned char, kPrefixBytes> prefix;
     if (prefix_size_ + rest_.size() < kPrefixBytes) {
@@ -352,6 +363,10 @@ Result<std::optional<std::string_view>> GrpcFrameDecoder::next() {
   if (buffer_.size() < length_) return std::optional<std::string_view>();
   assembling_ = false;
   return give(buffer_);
+}
+
+size_t GrpcFrameDecoder::held_bytes() const {
+  return buffer_.capacity() + (inflater_ ? inflater_->out.capacity() : 0);
 }
 
 bool GrpcFrameDecoder::ready() const {

@@ -88,6 +88,8 @@ class GrpcFrameDecoder {
   Result<std::optional<std::string_view>> next();
   // next() gives a message or an error without more bytes.
   bool ready() const;
+  // Memory of messages, assembled and unpacked.
+  size_t held_bytes() const;
   // Nothing of a message is pending: the stream may end here.
   bool at_boundary() const { return rest_.empty() && prefix_size_ == 0 && !assembling_; }
 

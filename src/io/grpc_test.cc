@@ -123,6 +123,18 @@ TEST(GrpcFrameDecoder, RefusesAMessageOverTheLimitAtItsPrefix) {
               ::testing::ElementsAre("12345678", error_text(ErrorCode::kPayloadTooLarge)));
 }
 
+TEST(GrpcFrameDecoder, KeepsNothingOfALargeMessageWhileItWaitsForTheNext) {
+  GrpcFrameDecoder decoder(4 << 20);
+  const std::string bytes = grpc_frame(std::string(1 << 20, 'x'));
+  decoder.feed(std::string_view(bytes).substr(0, 100));
+  EXPECT_FALSE(decoder.next().value().has_value());
+  decoder.feed(std::string_view(bytes).substr(100));
+  EXPECT_EQ(decoder.next().value()->size(), 1U << 20U);
+  EXPECT_GE(decoder.held_bytes(), 1U << 20U);
+  EXPECT_FALSE(decoder.next().value().has_value());
+  EXPECT_LE(decoder.held_bytes(), 4096U);
+}
+
 TEST(GrpcFrameDecoder, TakesNoMemoryForWhatWasOnlyPromised) {
   GrpcFrameDecoder decoder(UINT32_MAX - 1);
   std::string promise(5, '\xff');

@@ -133,6 +133,8 @@ class HttpExchange {
   // shuts down hard, or a write failed. Noticed with no read pending, too. HTTP/2: when the stream was reset,
   // or the connection lost, before both sides had ended; what came before stays readable.
   virtual CancelToken cancel_token() = 0;
+  // HTTP/2: the exchange ended with its connection, not by itself.
+  virtual bool connection_lost() const { return false; }
 
   // --- request body ---
   // The declared length; nothing when chunked. 0 when there is no body.

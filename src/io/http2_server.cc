@@ -65,12 +65,15 @@ const HttpServerOptions& Http2Exchange::options() const {
   return connection_->server_->options;
 }
 
+bool Http2Exchange::connection_lost() const {
+  return core_ != nullptr && core_->lost();
+}
+
 Error Http2Exchange::gone_error(const char* doing) const {
-  const bool lost = core_->lost();
   return Error{ErrorCode::kClientClosed,
-               std::string(doing) + (lost           ? ": the client closed the connection"
-                                     : reset_by_us_ ? ": the stream was reset"
-                                                    : ": the client reset the stream")};
+               std::string(doing) + (connection_lost() ? ": the client closed the connection"
+                                     : reset_by_us_    ? ": the stream was reset"
+                                                       : ": the client reset the stream")};
 }
 
 int Http2Exchange::complete_head() {

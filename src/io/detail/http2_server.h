@@ -26,6 +26,7 @@ class Http2Exchange final : public HttpExchange, public Http2Stream {
   const RequestHead& request() const override { return head_; }
   const ConnectionInfo& connection() const override;
   CancelToken cancel_token() override { return cancel_.token(); }
+  bool connection_lost() const override;
   std::optional<uint64_t> content_length() const override { return content_length_; }
   Task<Result<BodyPiece>> read() override;
   Task<Result<std::span<char>>> read_all(size_t limit) override;
