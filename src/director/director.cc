@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <memory>
 
 #include "base/strings.h"
 #include "director/tracing.h"
@@ -70,6 +71,7 @@ void Request::reset() {
   restore_model = false;
   series = nullptr;
   log_handle = {};
+  unreadable = false;
   decided = false;
   trace.reset();
   subset.reset();
@@ -214,6 +216,10 @@ Status Director::decide_steps(Request& request, const RequestInput& input, bool 
   record.seed = seed;
   record.policy_epoch = request.policy->epoch;
 
+  if (input.subset && input.subset->size() > kMaxSubsetEntries) {
+    return Error{ErrorCode::kBadRequest,
+                 "the endpoint subset has more than " + std::to_string(kMaxSubsetEntries) + " entries"};
+  }
   if (Status status = parse(request, input); !status.ok()) return status;
   if (Status status = rewrite(request, random, explain); !status.ok()) return status;
   if (Status status = classify(request, input.trust_fairness_header); !status.ok()) return status;
@@ -248,6 +254,7 @@ Status Director::parse(Request& request, const RequestInput& input) {
   const bool known = input.parsed != nullptr && input.parsed_by == parser->type();
   Result<protocol::ParsedBody> parsed =
       known ? *input.parsed : parser->parse(input.path, input.headers, input.body, request.arena);
+  request.unreadable = !parsed.ok();
   if (!parsed.ok()) return std::move(parsed).error();
   request.parsed = *parsed;
 
@@ -515,17 +522,40 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
 std::span<bool> Director::allowed_by(std::span<const SubsetEntry> subset, const PoolSnapshot& pool,
                                      Arena& arena) {
   std::span<bool> allowed = arena.make_filled<bool>(pool.endpoints.size(), false);
-  for (const SubsetEntry& entry : subset) {
-    bool exact = false;
-    for (size_t c = 0; c < allowed.size() && entry.port != 0; ++c) {
-      const Endpoint& endpoint = *pool.endpoints[c];
-      if (endpoint.port != entry.port || endpoint.address != entry.address) continue;
-      allowed[c] = true;
-      exact = true;
-    }
-    for (size_t c = 0; c < allowed.size() && !exact; ++c) {
-      if (pool.endpoints[c]->address == entry.address) allowed[c] = true;
-    }
+  const auto key = [](const auto& of) { return std::pair(std::string_view(of.address), of.port); };
+  const auto before = [&](const auto& a, const auto& b) { return key(a) < key(b); };
+  std::span<SubsetEntry> entries = arena.make_span<SubsetEntry>(subset.size());
+  std::uninitialized_copy(subset.begin(), subset.end(), entries.begin());
+  std::sort(entries.begin(), entries.end(), before);
+  const auto same = [&](const SubsetEntry& a, const SubsetEntry& b) { return key(a) == key(b); };
+  entries =
+      entries.first(static_cast<size_t>(std::unique(entries.begin(), entries.end(), same) - entries.begin()));
+
+  // Endpoints that an entry means, and the entries that mean one.
+  std::span<bool> exact = arena.make_filled<bool>(entries.size(), false);
+  for (size_t c = 0; c < allowed.size(); ++c) {
+    const Endpoint& endpoint = *pool.endpoints[c];
+    if (endpoint.port == 0) continue;
+    const auto found = std::lower_bound(entries.begin(), entries.end(), endpoint, before);
+    if (found == entries.end() || key(*found) != key(endpoint)) continue;
+    allowed[c] = true;
+    exact[static_cast<size_t>(found - entries.begin())] = true;
+  }
+  // The first entry of each address knows whether all at that address are meant.
+  std::span<bool> whole = arena.make_filled<bool>(entries.size(), false);
+  bool any = false;
+  for (size_t i = 0, first = 0; i < entries.size(); ++i) {
+    if (entries[i].address != entries[first].address) first = i;
+    if (exact[i]) continue;
+    whole[first] = true;
+    any = true;
+  }
+  for (size_t c = 0; any && c < allowed.size(); ++c) {
+    const auto found = std::lower_bound(
+        entries.begin(), entries.end(), pool.endpoints[c]->address,
+        [](const SubsetEntry& entry, std::string_view address) { return entry.address < address; });
+    if (found == entries.end() || found->address != pool.endpoints[c]->address) continue;
+    if (whole[static_cast<size_t>(found - entries.begin())]) allowed[c] = true;
   }
   return allowed;
 }

@@ -69,6 +69,8 @@ struct SubsetEntry {
   uint16_t port = 0;         // 0: none given
 };
 SubsetEntry parse_subset_entry(std::string_view text);
+// Of one request; with more it is refused.
+inline constexpr size_t kMaxSubsetEntries = 16384;
 
 // The weighted total of one endpoint in the primary profile.
 struct EndpointScore {
@@ -139,6 +141,7 @@ class Request {
   bool restore_model = false;            // the answer names the target model; the client knows another name
   const RequestSeries* series = nullptr;
   DecisionLog::Handle log_handle;
+  bool unreadable = false;        // the parser refused the body
   bool decided = false;           // an endpoint was chosen once: request_total is counted
   telemetry::RequestTrace trace;  // begun by the door, director/tracing.h
   // Of the input, for deciding again.

@@ -385,6 +385,37 @@ TEST_F(DirectorTest, OnlyEndpointsOfTheSubsetAreCandidates) {
   EXPECT_EQ(pool.fallback.load(), FallbackState::kNone);
 }
 
+TEST_F(DirectorTest, EachEntryOfALargeSubsetMeansItsEndpointOrItsAddress) {
+  use_endpoints(3);
+  favour(1);
+  RequestInput in = input(R"({"model":"m"})");
+  std::vector<std::string> texts;
+  for (int i = 0; i < 5000; ++i)
+    texts.push_back("10.0.0." + std::to_string(i % 250) + ":" + std::to_string(i));
+  texts.push_back("127.0.0.1:9002");
+  texts.push_back("127.0.0.1:9002");
+  std::vector<SubsetEntry> entries;
+  for (const std::string& text : texts) entries.push_back(parse_subset_entry(text));
+  in.subset = entries;
+  ASSERT_TRUE(director.decide(request, in).ok());
+  EXPECT_EQ(request.endpoint->id, "default/c");
+  // One entry means its endpoint, another one the whole address.
+  for (const std::string_view whole : {"127.0.0.1", "127.0.0.1:1"}) {
+    request.reset();
+    entries.back() = parse_subset_entry(whole);
+    in.subset = entries;
+    ASSERT_TRUE(director.decide(request, in).ok());
+    EXPECT_EQ(request.endpoint->id, "default/b");
+  }
+  request.reset();
+  entries.resize(kMaxSubsetEntries + 1);
+  in.subset = entries;
+  const Status status = director.decide(request, in);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kBadRequest);
+  EXPECT_NE(status.error().message.find("16384 entries"), std::string::npos) << status.error().message;
+}
+
 TEST(Subset, AnEntryIsAnAddressWithOrWithoutAPort) {
   const auto entry = [](std::string_view text) {
     const SubsetEntry e = parse_subset_entry(text);
