@@ -66,6 +66,8 @@ struct DiscoverySettings {
   Duration file_poll = std::chrono::seconds(1);  // where the system can't watch
   DnsSettings dns;
 
+  // There is a way to find endpoints.
+  bool given() const { return !static_urls.empty() || !file.empty() || !dns.name.empty(); }
   bool operator==(const DiscoverySettings&) const = default;
 };
 

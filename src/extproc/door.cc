@@ -84,13 +84,19 @@ class Lent {
   std::unique_ptr<Answers> answers_;
 };
 
+// What broke a stream off: a connection that ends with its streams is not a client that has gone.
+Error broken_by(GrpcServerStream& stream, Error error) {
+  if (error.code == ErrorCode::kClientClosed && stream.exchange().connection_lost()) {
+    error.code = ErrorCode::kIo;
+  }
+  return error;
+}
+
 Task<GrpcStatus> run(LoopPart& part, GrpcServerStream& stream) {
   Open open(part.core);
   Processor processor(part);
   for (;;) {
-    const Duration patience =
-        processor.waits_for_request() ? part.core.options.body_timeout : Duration::zero();
-    GrpcServerStream::Read read = co_await stream.read_message(patience);
+    GrpcServerStream::Read read = co_await stream.read_message(processor.patience());
     Processor::Next next = Processor::Next::kRead;
     Lent answers(part);
     if (read.ok() && !read->has_value()) {
@@ -104,7 +110,7 @@ Task<GrpcStatus> run(LoopPart& part, GrpcServerStream& stream) {
                processor.waits_for_request()) {
       next = processor.overdue(*answers);
     } else {
-      processor.ended();
+      processor.ended(broken_by(stream, read.error()));
       GrpcStatus status = io::grpc_status_of(read.error());
       open.code = status.code;
       co_return status;
@@ -122,7 +128,7 @@ Task<GrpcStatus> run(LoopPart& part, GrpcServerStream& stream) {
       const Status wrote = co_await stream.write_messages(answers->messages());
       processor.sent();
       if (!wrote.ok()) {
-        processor.ended();
+        processor.ended(broken_by(stream, wrote.error()));
         co_return io::grpc_status_of(wrote.error());
       }
     } else {

@@ -51,8 +51,10 @@ struct DoorOptions {
   int64_t buffered_bytes = int64_t{1} << 30;         // of request bodies in memory at once; beyond: 503
   int64_t streams = 100000;                          // open at once; beyond: 503
   Duration body_timeout = std::chrono::seconds(60);  // longest silence before a request is complete; then 408
-  uint64_t seed = 0;                                 // of decisions; 0: from the system
-  telemetry::Tracer* tracer = nullptr;               // outlives the door; nullptr: no traces
+  Duration body_total_timeout =
+      std::chrono::minutes(5);          // all of a request, from the stream's begin; then 408
+  uint64_t seed = 0;                    // of decisions; 0: from the system
+  telemetry::Tracer* tracer = nullptr;  // outlives the door; nullptr: no traces
 };
 
 // The pool that is picked from. All pointers outlive the Door.

@@ -100,10 +100,11 @@ Result<std::unique_ptr<EppRuntime>> EppRuntime::create(EppOptions options) {
   auto pool = assembly::PoolRuntime::create(shared, std::move(*spec), options.telemetry.decisions);
   if (!pool.ok()) return std::move(pool).error();
   const config::DiscoverySettings& discovery = options.pool.discovery;
-  if ((*pool)->policy()->discovery == nullptr && discovery.static_urls.empty() && discovery.file.empty()) {
+  if ((*pool)->policy()->discovery == nullptr && !discovery.given()) {
     return invalid_config(
-        "the picker has no way to find its endpoints: name dataLayer.discovery in the configuration, or use "
-        "--endpoints-file or --model-server (this build has no Kubernetes client, so --pool-name and "
+        "the picker has no way to find its endpoints: name dataLayer.discovery in the configuration, "
+        "pools[].discovery in --settings, or use --endpoints-file or --model-server (this build has no "
+        "Kubernetes client, so --pool-name and "
         "--endpoint-selector find none)");
   }
   (*pool)->set_rules(assembly::pool_rules(runtime->manifests_, (*pool)->pool().ns, (*pool)->pool().name));

@@ -131,18 +131,64 @@ TEST_F(EppRuntimeTest, AnExchangeIsServedOverHttp2) {
   EXPECT_THAT(runtime->decisions_json(10), HasSubstr("\"status\":200"));
 }
 
+// A connection that has sent `bytes`, and then neither reads nor answers.
+int connect_and_send(const std::string& address_text, const std::string& bytes) {
+  const auto address = io::SocketAddress::parse(address_text);
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(::connect(fd, static_cast<const sockaddr*>(address->native()),
+                      static_cast<socklen_t>(address->native_bytes())),
+            0);
+  EXPECT_EQ(::send(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  return fd;
+}
+
+std::string frame(uint8_t type, uint8_t flags, uint8_t stream, const std::string& payload) {
+  std::string out(9, '\0');
+  out[1] = static_cast<char>(payload.size() >> 8U);
+  out[2] = static_cast<char>(payload.size());
+  out[3] = static_cast<char>(type);
+  out[4] = static_cast<char>(flags);
+  out[8] = static_cast<char>(stream);
+  return out + payload;
+}
+
+// The preface and empty SETTINGS.
+std::string hello() {
+  return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, "");
+}
+
+TEST_F(EppRuntimeTest, ALostConnectionIsNotAClientThatHangsUp) {
+  start();
+  std::string head;
+  for (const auto& [name, value] : {std::pair<std::string, std::string>{":method", "POST"},
+                                    {":scheme", "http"},
+                                    {":authority", "picker"},
+                                    {":path", std::string(kProcessPath)},
+                                    {"content-type", "application/grpc"},
+                                    {"te", "trailers"}}) {
+    // Literals that are not indexed.
+    head += '\0';
+    head += static_cast<char>(name.size()) + name;
+    head += static_cast<char>(value.size()) + value;
+  }
+  const std::string message = bytes_of(full_duplex(request_headers(post_fields())));
+  std::string body(3, '\0');
+  body += static_cast<char>(message.size() >> 8U);
+  body += static_cast<char>(message.size());
+  const int fd = connect_and_send(runtime->grpc_address(),
+                                  hello() + frame(1, 4, 1, head) + frame(0, 0, 1, body + message));
+  EXPECT_TRUE(eventually([&] { return runtime->stats().undecided == 1; }));
+  ::close(fd);
+  EXPECT_TRUE(at_rest());
+  EXPECT_THAT(runtime->metrics().render(),
+              HasSubstr("penstock_extproc_streams_ended_total{reason=\"connection_lost\"} 1"));
+}
+
 TEST_F(EppRuntimeTest, ADataPlaneThatIsSilentlyGoneIsFoundByItsSilence) {
   options.ping_interval = std::chrono::milliseconds(30);
   options.ping_timeout = std::chrono::milliseconds(60);
   start();
-  const auto address = io::SocketAddress::parse(runtime->grpc_address());
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  ASSERT_EQ(::connect(fd, static_cast<const sockaddr*>(address->native()),
-                      static_cast<socklen_t>(address->native_bytes())),
-            0);
-  // The preface and empty SETTINGS; then it neither reads nor answers.
-  const std::string hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + std::string("\0\0\0\4\0\0\0\0\0", 9);
-  ASSERT_EQ(::send(fd, hello.data(), hello.size(), 0), static_cast<ssize_t>(hello.size()));
+  const int fd = connect_and_send(runtime->grpc_address(), hello());
   EXPECT_TRUE(eventually(
       [&] { return runtime->metrics().render().find("reason=\"ping_timeout\"} 1") != std::string::npos; }));
   ::close(fd);
@@ -305,6 +351,28 @@ TEST_F(EppRuntimeTest, ARequestThatNeverEndsIsAnsweredByOurOwnDeadline) {
   EXPECT_TRUE(at_rest());
 }
 
+Task<void> drip(io::Loop& loop, io::HttpClient& client, const io::HttpDestination& to) {
+  auto stream = co_await open(client, to);
+  if (stream == nullptr) co_return;
+  co_await send(*stream, bytes_of(full_duplex(request_headers(post_fields()))));
+  for (int i = 0; i < 100; ++i) {
+    co_await send(*stream, bytes_of(request_body("{", false)));
+    co_await loop.sleep(std::chrono::milliseconds(2));
+  }
+  const pb::ProcessingResponse answer = co_await receive(*stream);
+  EXPECT_EQ(answer.immediate_response().status().code(), 408);
+}
+
+TEST_F(EppRuntimeTest, ABodyThatDripsForEverIsAnsweredByTheDeadlineOfTheWhole) {
+  options.door.body_total_timeout = std::chrono::milliseconds(60);
+  start();
+  io::Loop loop;
+  io::HttpClient client(loop, client_options);
+  io::block_on(loop, drip(loop, client, destination));
+  EXPECT_TRUE(at_rest());
+  EXPECT_THAT(runtime->decisions_json(1), HasSubstr("was not complete within"));
+}
+
 // Reads nothing of a large answer: it waits in the picker, with its body, until the client goes.
 Task<void> slow_reader(io::Loop& loop, io::HttpClient& client, const io::HttpDestination& to,
                        EppRuntime& runtime) {
@@ -381,6 +449,15 @@ TEST_F(EppRuntimeTest, WithoutEndpointsToFindItSaysSo) {
   ASSERT_FALSE(created.ok());
   EXPECT_THAT(created.error().message, HasSubstr("dataLayer.discovery"));
   EXPECT_THAT(created.error().message, HasSubstr("Kubernetes"));
+}
+
+TEST_F(EppRuntimeTest, ANameInDnsAloneFindsEndpoints) {
+  options.pool.discovery.static_urls.clear();
+  options.pool.discovery.dns.name = "localhost";
+  options.pool.discovery.dns.port = 1;
+  start();
+  EXPECT_TRUE(
+      eventually([&] { return runtime->readiness_json().find("\"endpoints\":0") == std::string::npos; }));
 }
 
 TEST_F(EppRuntimeTest, AReloadTakesRewritesAndExplainUsesThem) {

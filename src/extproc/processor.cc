@@ -23,6 +23,10 @@ constexpr std::string_view kDefaultPath = "/v1/completions";
 constexpr std::string_view kJson = "application/json";
 // Of a body in STREAMED mode; Envoy's buffer takes 1 MiB by default.
 constexpr size_t kUnansweredBytes = 512 << 10;
+// Of a body, taken at its first chunk because content-length says that it will be needed: this much, or so
+// many times what has come.
+constexpr size_t kPromisedBytes = 64 << 10;
+constexpr size_t kPromisedFactor = 4;
 constexpr uint32_t kTolerated503 = 2;
 
 // Fields that describe the body as it was before a name was restored in it.
@@ -107,6 +111,19 @@ void Processor::ended() {
                           Error{ErrorCode::kClientClosed, "the stream ended before the request did"});
   }
   end(status, reason, nullptr);
+}
+
+void Processor::ended(const Error& error) {
+  if (error.code == ErrorCode::kClientClosed || error.code == ErrorCode::kCancelled) return ended();
+  if (core_.stopping.load(std::memory_order_relaxed)) return ended();
+  if (!has_request_ || ended_) return;
+  now_ = core_.clock.now();
+  std::string_view reason = "protocol_error";
+  if (error.code == ErrorCode::kPayloadTooLarge) reason = "limit_message";
+  if (error.code == ErrorCode::kRequestTimeout) reason = "deadline";
+  if (error.code == ErrorCode::kIo) reason = "connection_lost";
+  if (request_ != RequestPhase::kDecided) part_.director.refuse(watching_->request, input(), error);
+  end(status_, reason, &error);
 }
 
 void Processor::end(int status, std::string_view reason, const Error* error, uint64_t own_bytes) {
@@ -246,7 +263,7 @@ Processor::Next Processor::request_headers(const Incoming& in, Answers& answers)
   return Next::kRead;
 }
 
-// Lower-case names, the id, method and path, and room for the declared body.
+// Lower-case names, the id, method, path and declared length.
 void Processor::read_fields() {
   Deciding& d = *deciding_;
   std::string_view id;
@@ -278,10 +295,7 @@ void Processor::read_fields() {
     director::make_request_id(part_.random, d.made_id);
     request_id_ = {d.made_id.data(), d.made_id.size()};
   }
-  if (length && *length <= static_cast<uint64_t>(core_.options.body_bytes)) {
-    // A promise: memory for more than a little is taken as it comes.
-    d.body.reserve(std::min<size_t>(*length, size_t{4} << 20));
-  }
+  promised_ = length.value_or(0);
 }
 
 // The subset of the latest message that has one: a list, or a text with commas.
@@ -304,6 +318,8 @@ void Processor::note_subset(std::string_view metadata) {
   d.subset_text = std::move(text);
   d.subset.clear();
   for (const std::string_view entry : split(d.subset_text, ',')) {
+    // One more than the director takes.
+    if (d.subset.size() > director::kMaxSubsetEntries) break;
     if (!trim(entry).empty()) d.subset.push_back(director::parse_subset_entry(entry));
   }
 }
@@ -330,6 +346,8 @@ Processor::Next Processor::request_body(const Incoming& in, Answers& answers) {
     return end_of_stream ? after_request() : Next::kRead;
   }
   if (response_ != ResponsePhase::kNone) return Next::kRead;  // the data plane has answered itself
+  // A body that drips without a pause is never waited for.
+  if (!end_of_stream && time_left().value_or(Duration(1)) <= Duration::zero()) return overdue(answers);
   note_subset(in.metadata);
   Deciding& d = *deciding_;
   const size_t size = d.body.size() + bytes.size();
@@ -344,6 +362,10 @@ Processor::Next Processor::request_body(const Incoming& in, Answers& answers) {
                         "the picker holds as many bytes of request bodies as its limit allows (" +
                             std::to_string(core_.bodies.limit()) + ", bufferedBytes)"},
                   "limit_buffered", answers);
+  }
+  // A promise: memory for more than a little is taken as it comes.
+  if (chunks_ == 0 && !end_of_stream) {
+    d.body.reserve(std::min<size_t>(promised_, std::max(kPromisedBytes, kPromisedFactor * size)));
   }
   d.body.append(bytes);
   body_ended_ = end_of_stream;
@@ -400,7 +422,7 @@ Processor::Next Processor::decide(Answers& answers, bool whole_body) {
     in.bodyless = true;
   }
   Status decided = part_.director.decide(request, in);
-  if (!decided.ok() && decided.error().code == ErrorCode::kBadRequest && whole_body && !body_ended_ &&
+  if (!decided.ok() && request.unreadable && whole_body && !body_ended_ &&
       request_mode_ == BodyMode::kBufferedPartial) {
     // What came is probably the beginning of a body that was too large for the data plane's buffer.
     core_.metrics.unparsed.with({"partial"}).add();
@@ -540,11 +562,30 @@ Processor::Next Processor::answer_refusal(const Error& error, std::string_view r
   return Next::kClose;
 }
 
+// Of the whole request, from now_ on; nothing: there is no limit.
+std::optional<Duration> Processor::time_left() const {
+  const Duration total = core_.options.body_total_timeout;
+  if (total <= Duration::zero()) return std::nullopt;
+  return request_ == RequestPhase::kNone ? total : arrived_at_ + total - now_;
+}
+
+Duration Processor::patience() const {
+  if (!waits_for_request()) return Duration::zero();
+  const Duration silence = core_.options.body_timeout;
+  const std::optional<Duration> left = time_left();
+  if (!left || (silence > Duration::zero() && silence < *left)) return silence;
+  return std::max<Duration>(*left, std::chrono::milliseconds(1));
+}
+
 Processor::Next Processor::overdue(Answers& answers) {
+  const Duration silence = core_.options.body_timeout;
+  const std::optional<Duration> left = time_left();
+  const bool too_slow = left && (silence <= Duration::zero() || *left <= silence);
+  const Duration limit = too_slow ? core_.options.body_total_timeout : silence;
   now_ = core_.clock.now();
-  const Error error{ErrorCode::kRequestTimeout, "the request body did not come within " +
-                                                    std::to_string(to_seconds(core_.options.body_timeout)) +
-                                                    " s"};
+  const Error error{ErrorCode::kRequestTimeout, (too_slow ? "the request body was not complete within "
+                                                          : "nothing of the request body came within ") +
+                                                    std::to_string(to_seconds(limit)) + " s"};
   if (request_ == RequestPhase::kNone) {
     failure_ = io::GrpcStatus(io::GrpcCode::kDeadlineExceeded, "no request headers came");
     return Next::kFail;
@@ -555,20 +596,28 @@ Processor::Next Processor::overdue(Answers& answers) {
 // --- the response ---
 
 // The data plane's own answers have a status, a length and a type, and nothing that a server adds; what an
-// engine sent carries more, or the data plane says where it came from.
-bool Processor::is_local_reply(std::string_view message, int status) const {
-  if (status < 400) return false;
+// engine sent carries more, or the data plane says where it came from. gRPC clients get 200, and
+// UNAVAILABLE or DEADLINE_EXCEEDED in headers that are all there is.
+bool Processor::is_local_reply(std::string_view message, int status, bool whole) const {
   bool plain = false;
+  bool grpc = false;
+  bool no_answer = false;
   for (const HeaderField& field : part_.fields) {
     if (field.name == ":status" || field.name == "content-length") continue;
     if (field.name == "content-type") {
       plain = field.value == "text/plain";
+      grpc = field.value == "application/grpc";
+      continue;
+    }
+    if (field.name == "grpc-status") {
+      no_answer = field.value == "14" || field.value == "4";
       continue;
     }
     if (field.name == "x-envoy-overloaded" || field.name == "retry-after") continue;
+    if (field.name == "grpc-message") continue;
     return false;
   }
-  if (!plain) return false;
+  if (!(plain && status >= 400) && !(grpc && no_answer && whole && status == 200)) return false;
   const auto upstream = find_attribute(message, "upstream.address");
   return !upstream || value_text(*upstream).value_or("").empty();
 }
@@ -627,7 +676,7 @@ Processor::Next Processor::response_headers(const Incoming& in, std::string_view
     if (by.endpoint && !by.endpoint->empty() && *by.endpoint != watching_->request.record.winner_host_port) {
       core_.metrics.served_elsewhere.add();
     }
-    if (is_local_reply(message, status_)) {
+    if (is_local_reply(message, status_, end_of_stream)) {
       std::array<char, 8> digits;
       core_.metrics.local_replies.with({decimal(static_cast<uint64_t>(status_), digits)}).add();
       local_reply_ = true;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "base/clock.h"
@@ -42,12 +43,18 @@ class Processor {
 
   // `answers` is empty before. Its pieces, and `message`, must stay valid until sent().
   Next message(std::string_view message, Answers& answers);
-  // No message came for DoorOptions::body_timeout although waits_for_request().
+  // How long the next message may take, zero: as long as it likes. Until the request is complete that is
+  // DoorOptions::body_timeout, or less where body_total_timeout ends earlier.
+  Duration patience() const;
+  // No message came within patience().
   Next overdue(Answers& answers);
   // The answers of the last call have left, or never will.
   void sent();
   // The stream is over: half-closed or reset, which says nothing about the request.
   void ended();
+  // The stream broke with `error`: kClientClosed and kCancelled are as above; kIo: its connection was lost;
+  // the rest is the data plane's breach or a limit of ours.
+  void ended(const Error& error);
 
   // The request is not complete, so its data plane owes us messages.
   bool waits_for_request() const {
@@ -77,13 +84,14 @@ class Processor {
   void header_changes(bool whole_body);
   Next refuse(const Error& error, std::string_view reason, Answers& answers,
               FallbackState state = FallbackState::kNone);
+  std::optional<Duration> time_left() const;
   Next answer_refusal(const Error& error, std::string_view reason, Answers& answers);
   // Everything of the request was answered: stay or leave.
   Next after_request();
   // The response is complete; its accounts are closed once its last bytes have left.
   Next response_ends();
   bool leaves() const;
-  bool is_local_reply(std::string_view message, int status) const;
+  bool is_local_reply(std::string_view message, int status, bool whole) const;
   director::Observer::Served served(const Incoming& in) const;
   // What plugins tell the data plane at the end of the answer.
   void add_metadata(Answers& answers);
@@ -102,8 +110,9 @@ class Processor {
   std::string_view request_id_;
   std::string_view method_;
   std::string_view path_;
-  uint32_t chunks_ = 0;  // body messages that wait for their answer
-  int status_ = 0;       // of the response
+  uint64_t promised_ = 0;  // content-length
+  uint32_t chunks_ = 0;    // body messages that wait for their answer
+  int status_ = 0;         // of the response
   RequestPhase request_ = RequestPhase::kNone;
   ResponsePhase response_ = ResponsePhase::kNone;
   BodyMode request_mode_ = BodyMode::kFullDuplexStreamed;

@@ -528,6 +528,34 @@ TEST_F(ProcessorTest, ABodyThatDoesNotComeIsA408OfOurOwn) {
   EXPECT_EQ(silent.processor().failure().code, io::GrpcCode::kDeadlineExceeded);
 }
 
+TEST_F(ProcessorTest, ABodyThatDripsHasADeadlineForTheWhole) {
+  bench.options.body_timeout = std::chrono::seconds(60);
+  bench.options.body_total_timeout = std::chrono::seconds(100);
+  bench.add_endpoints(1);
+  Stream waited(bench);
+  EXPECT_EQ(waited.processor().patience(), std::chrono::seconds(60));
+  waited.send(full_duplex(request_headers(post_fields())));
+  bench.clock.advance(std::chrono::seconds(50));
+  waited.send(request_body("{", false));
+  EXPECT_EQ(waited.processor().patience(), std::chrono::seconds(50));
+  bench.clock.advance(std::chrono::seconds(50));
+  EXPECT_EQ(waited.overdue()[0].immediate_response().status().code(), 408);
+  EXPECT_THAT(log_of("r1"), HasSubstr("over_time"));
+  waited.end();
+  // One that is always there is never waited for.
+  Stream busy(bench);
+  busy.send(full_duplex(request_headers(post_fields())));
+  bench.clock.advance(std::chrono::seconds(100));
+  EXPECT_EQ(busy.send(request_body("{", false))[0].immediate_response().status().code(), 408);
+  busy.end();
+  expect_at_rest();
+  // Decided: nothing is owed any more.
+  Stream decided(bench);
+  post(decided);
+  EXPECT_EQ(decided.processor().patience(), Duration::zero());
+  decided.end();
+}
+
 // --- how streams end ---
 
 TEST_F(ProcessorTest, CompletionIsReadFromTheAnswerNotFromTheStreamsEnd) {
@@ -562,7 +590,63 @@ TEST_F(ProcessorTest, CompletionIsReadFromTheAnswerNotFromTheStreamsEnd) {
   Stream stopped(bench);
   post(stopped);
   stopped.end();
-  EXPECT_EQ(ends("shutdown"), 1);
+  Stream cut(bench);
+  post(cut);
+  cut.end(Error{ErrorCode::kIo, "lost"});
+  EXPECT_EQ(ends("shutdown"), 2);
+  expect_at_rest();
+}
+
+TEST_F(ProcessorTest, AStreamThatBreaksByTheDataPlanesFaultIsNoDisconnect) {
+  bench.add_endpoints(1);
+  bench.part();
+  struct Row {
+    ErrorCode code;
+    const char* reason;
+  };
+  for (const Row& row :
+       {Row{ErrorCode::kInternal, "protocol_error"}, Row{ErrorCode::kPayloadTooLarge, "limit_message"},
+        Row{ErrorCode::kRequestTimeout, "deadline"}, Row{ErrorCode::kIo, "connection_lost"},
+        Row{ErrorCode::kCancelled, "client_disconnect"},
+        Row{ErrorCode::kClientClosed, "client_disconnect"}}) {
+    const double before = ends(row.reason);
+    Stream undecided(bench);
+    undecided.send(full_duplex(request_headers(post_fields())));
+    undecided.end(Error{row.code, "broken"});
+    Stream decided(bench);
+    post(decided);
+    decided.end(Error{row.code, "broken"});
+    EXPECT_EQ(ends(row.reason), before + 2) << row.reason;
+    expect_at_rest();
+  }
+}
+
+TEST_F(ProcessorTest, TheDataPlanesOwnRepliesToGrpcClientsAreNotBookedOnTheEngine) {
+  bench.options.outlier_detection = true;
+  bench.add_endpoints(1);
+  const Fields local{{":status", "200"},
+                     {"content-type", "application/grpc"},
+                     {"grpc-status", "14"},
+                     {"grpc-message", "no healthy upstream"}};
+  Fields late = local;
+  late[2].second = "4";
+  for (const Fields& fields : {local, late}) {
+    Stream stream(bench);
+    post(stream);
+    EXPECT_EQ(stream.send(response_headers(fields, true)).size(), 1U);
+  }
+  EXPECT_EQ(ends("envoy_reply"), 2);
+  EXPECT_EQ(bench.core->metrics.local_replies.with({"200"}).value(), 2U);
+  // An answer that goes on, and one with what a server adds, are the engine's.
+  Fields served = local;
+  served.push_back({"server", "grpc"});
+  for (const auto& headers : {response_headers(local, false), response_headers(served, true)}) {
+    Stream stream(bench);
+    post(stream);
+    stream.send(headers);
+    stream.end();
+  }
+  EXPECT_EQ(ends("envoy_reply"), 2);
   expect_at_rest();
 }
 
@@ -809,6 +893,17 @@ TEST_F(ProcessorTest, TheBeginningOfATooLargeBodyIsRoutedUnparsed) {
   EXPECT_EQ(ends("unobserved"), 1);
   EXPECT_EQ(bench.core->credits.load(), 1) << "its answer is on its way all the same";
   bench.part().credits.clear();
+  expect_at_rest();
+}
+
+TEST_F(ProcessorTest, AReadableBodyThatIsRefusedIsNotRoutedUnparsed) {
+  bench.add_endpoints(1);
+  Stream stream(bench);
+  stream.send(with_modes(request_headers(post_fields()), Mode::BUFFERED_PARTIAL, Mode::NONE));
+  const auto answers = stream.send(request_body("{}", false));
+  EXPECT_EQ(answers[0].immediate_response().status().code(), 400);
+  EXPECT_EQ(bench.core->metrics.unparsed.with({"partial"}).value(), 0U);
+  stream.end();
   expect_at_rest();
 }
 

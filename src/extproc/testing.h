@@ -171,6 +171,10 @@ class Stream {
     processor_->ended();
     processor_.reset();
   }
+  void end(const Error& error) {
+    processor_->ended(error);
+    processor_.reset();
+  }
   Processor& processor() { return *processor_; }
 
   Processor::Next next = Processor::Next::kRead;

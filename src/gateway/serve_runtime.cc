@@ -117,9 +117,8 @@ Result<std::vector<assembly::PoolSpec>> ServeRuntime::pool_specs(const ServeOpti
     }
   }
   for (const assembly::PoolSpec& spec : specs) {
-    const config::DiscoverySettings& discovery = spec.settings.discovery;
-    if (discovery.static_urls.empty() && discovery.file.empty() && discovery.dns.name.empty() &&
-        spec.settings.config_file.empty() && !spec.settings.config_inline) {
+    if (!spec.settings.discovery.given() && spec.settings.config_file.empty() &&
+        !spec.settings.config_inline) {
       return invalid_config(
           fmt::format("pool {} has no way to find its endpoints: set discovery.static, "
                       "discovery.file or discovery.dns (or --model-server, --endpoints-file)",
