@@ -5,8 +5,10 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
+#include <condition_variable>
 #include <cstdio>
 #include <filesystem>
+#include <mutex>
 #include <set>
 
 #include "base/eventually.h"
@@ -431,6 +433,58 @@ TEST_F(ScraperTest, NoPageOfAnEndpointComesAfterItIsGone) {
       EXPECT_EQ(since.size(), 1U) << what;
     }
   }
+}
+
+// Stays in its first page until it is told that the endpoint is gone, which must not happen meanwhile.
+class LingeringSink final : public PageSink {
+ public:
+  void attached(const Endpoint&) override {}
+  void page(const Endpoint&, std::string_view, std::string_view, TimePoint) override {
+    std::unique_lock lock(mutex_);
+    if (entered_) return;
+    entered_ = true;
+    overtaken_ = told_.wait_for(lock, milliseconds(200), [&] { return gone_; });
+    left_ = true;
+  }
+  void gone(EndpointSlot) override {
+    const std::lock_guard lock(mutex_);
+    gone_ = true;
+    told_.notify_all();
+  }
+  bool entered() const {
+    const std::lock_guard lock(mutex_);
+    return entered_;
+  }
+  bool left() const {
+    const std::lock_guard lock(mutex_);
+    return left_;
+  }
+  bool overtaken() const {
+    const std::lock_guard lock(mutex_);
+    return overtaken_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable told_;
+  bool entered_ = false;
+  bool left_ = false;
+  bool gone_ = false;
+  bool overtaken_ = false;
+};
+
+TEST_F(ScraperTest, APageThatIsBeingReadIsFinishedBeforeItsEndpointIsGone) {
+  FakeEngine engine;
+  const auto sink = std::make_shared<LingeringSink>();
+  ScrapeSettings settings = fast();
+  settings.sinks = {sink};
+  Scraper& s = scraper(settings);
+  const auto served = endpoint(0, engine.port());
+  s.add(served);
+  ASSERT_TRUE(eventually([&] { return sink->entered(); }));
+  s.remove(*served);
+  ASSERT_TRUE(eventually([&] { return sink->left(); }));
+  EXPECT_FALSE(sink->overtaken());
 }
 
 TEST_F(ScraperTest, SinksLearnThatAnEndpointIsDown) {
