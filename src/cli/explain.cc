@@ -31,46 +31,80 @@ std::string text_of(const Json& object, const char* key) {
 }
 
 void append_profile(std::string& out, const Json& decision, const Json& profile) {
-  const std::string winner = text_of(decision, "endpoint");
-  out += fmt::format("\nprofile {}: {} candidates\n", text_of(profile, "profile"),
-                     text_of(profile, "candidates"));
+  // Of this profile: a prefill worker is not the endpoint that the request is sent to.
+  const std::string picked = text_of(profile, "picked");
+  const std::string picker = text_of(profile, "picker");
+  const auto explanation = [&](const std::string& endpoint, const char* role, const std::string& plugin) {
+    std::string text;
+    for (const Json& line : decision.value("explanations", Json::array())) {
+      if (line.value("endpoint", "") == endpoint && line.value(role, "") == plugin &&
+          line.value("profile", "") == text_of(profile, "profile")) {
+        text = text_of(line, "text");
+      }
+    }
+    return text;
+  };
+  out += fmt::format("\nprofile {}: {} candidates, {}\n", text_of(profile, "profile"),
+                     text_of(profile, "candidates"), picked.empty() ? "none picked" : "picked by " + picker);
   for (const Json& filter : profile.value("filters", Json::array())) {
     out += fmt::format("  filter {}: {} -> {}\n", text_of(filter, "plugin"), text_of(filter, "before"),
                        text_of(filter, "after"));
   }
   for (const Json& candidate : profile.value("top", Json::array())) {
     const std::string endpoint = text_of(candidate, "endpoint");
-    out += fmt::format("{} {}  total {:.4f}\n", endpoint == winner ? " *" : "  ", endpoint,
+    out += fmt::format("{} {}  total {:.4f}\n", endpoint == picked ? " *" : "  ", endpoint,
                        candidate.value("total", 0.0));
     for (const Json& scorer : profile.value("scorers", Json::array())) {
       const std::string plugin = text_of(scorer, "plugin");
       const double weight = scorer.value("weight", 1.0);
       const double score = candidate.value("scores", Json::object()).value(plugin, 0.0);
-      std::string why;
-      for (const Json& line : decision.value("explanations", Json::array())) {
-        if (line.value("endpoint", "") == endpoint && line.value("scorer", "") == plugin &&
-            line.value("profile", "") == text_of(profile, "profile")) {
-          why = text_of(line, "text");
-        }
-      }
       out += fmt::format("       {:<30} {:.4f} x {} = {:.4f}   {}\n", plugin, score, weight, score * weight,
-                         why);
+                         explanation(endpoint, "scorer", plugin));
     }
+    if (const std::string why = explanation(endpoint, "picker", picker); !why.empty())
+      out += fmt::format("       {:<30} {}\n", picker, why);
   }
 }
 
-// The decision as a person reads it. Anything unexpected in it is left out, not guessed.
+// "model m, pool p": those of the fields that the decision got as far as to know. A number that is 0 was
+// never set where `unset_is_zero` says so.
+struct HeadField {
+  const char* label;
+  const char* key;
+  const char* after = "";
+  bool unset_is_zero = false;
+};
+
+std::string head_line(const Json& decision, std::initializer_list<HeadField> fields) {
+  std::string out;
+  for (const HeadField& field : fields) {
+    const std::string text = text_of(decision, field.key);
+    if (text.empty() || (field.unset_is_zero && text == "0")) continue;
+    if (!out.empty()) out += ", ";
+    out += fmt::format("{}{}{}", field.label, text, field.after);
+  }
+  return out.empty() ? out : out + '\n';
+}
+
+// The decision as a person reads it, a refusal's reason first. Anything unexpected in it is left out, not
+// guessed.
 std::string render(const Json& decision) {
-  std::string out = fmt::format(
-      "model {} (sent as {}), pool {}, {} prompt tokens, priority {}, fairness id {}\n"
-      "policy epoch {}, membership epoch {}, signal epoch {}, fallback {}\n",
-      text_of(decision, "model"), text_of(decision, "target_model"), text_of(decision, "pool"),
-      text_of(decision, "prompt_tokens"), text_of(decision, "priority"), text_of(decision, "fairness_id"),
-      text_of(decision, "policy_epoch"), text_of(decision, "membership_epoch"),
-      text_of(decision, "signal_epoch"), text_of(decision, "fallback"));
+  std::string out;
+  const std::string error = text_of(decision, "error");
+  if (!error.empty()) out += "refused: " + error + "\n\n";
+  out += head_line(decision, {{"model ", "model"},
+                              {"sent as ", "target_model"},
+                              {"pool ", "pool"},
+                              {"", "prompt_tokens", " prompt tokens", !error.empty()},
+                              {"priority ", "priority"},
+                              {"fairness id ", "fairness_id"}});
+  out += head_line(decision, {{"policy epoch ", "policy_epoch", "", true},
+                              {"membership epoch ", "membership_epoch", "", true},
+                              {"signal epoch ", "signal_epoch", "", true},
+                              {"fallback ", "fallback"}});
   for (const Json& profile : decision.value("profiles", Json::array()))
     append_profile(out, decision, profile);
-  out += "\nsignals\n";
+  if (!decision.value("signals", Json::array()).empty()) out += "\nsignals\n";
   for (const Json& signal : decision.value("signals", Json::array())) {
     const std::string state = text_of(signal, "state");
     const bool known = state == "fresh" || state == "stale";
@@ -79,10 +113,8 @@ std::string render(const Json& decision) {
                     text_of(signal, "signal"), known ? text_of(signal, "value") : "-",
                     text_of(signal, "unit"), state, known ? "age " + text_of(signal, "age_ms") + " ms" : "");
   }
-  if (const std::string error = text_of(decision, "error"); !error.empty()) out += "\nerror: " + error + "\n";
-  const std::string winner = text_of(decision, "endpoint");
-  out += winner.empty() ? "\nwinner: none\n"
-                        : fmt::format("\nwinner: {} ({})\n", winner, text_of(decision, "address"));
+  if (const std::string winner = text_of(decision, "endpoint"); !winner.empty())
+    out += fmt::format("\nwinner: {} ({})\n", winner, text_of(decision, "address"));
   return out;
 }
 
@@ -136,16 +168,16 @@ int explain(const ExplainFlags& flags) {
     complain(base + ": " + answer.error().message);
     return kFailed;
   }
-  if (answer->status == 200 && !flags.json) {
-    const Json decision = Json::parse(answer->body, nullptr, false);
-    if (decision.is_object()) {
-      std::fputs(render(decision).c_str(), stdout);
-      return kOk;
-    }
+  const bool answered = answer->status == 200;
+  const Json decision = answered ? Json::parse(answer->body, nullptr, false) : Json();
+  if (decision.is_object() && !flags.json) {
+    std::fputs(render(decision).c_str(), stdout);
+  } else {
+    std::fwrite(answer->body.data(), 1, answer->body.size(), answered ? stdout : stderr);
+    if (!answer->body.ends_with('\n')) std::fputc('\n', answered ? stdout : stderr);
   }
-  std::fwrite(answer->body.data(), 1, answer->body.size(), answer->status == 200 ? stdout : stderr);
-  if (!answer->body.ends_with('\n')) std::fputc('\n', answer->status == 200 ? stdout : stderr);
-  return answer->status == 200 ? kOk : kFailed;
+  const bool refused = decision.is_object() && !text_of(decision, "error").empty();
+  return answered && !refused ? kOk : kFailed;
 }
 
 }  // namespace

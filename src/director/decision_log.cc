@@ -52,6 +52,8 @@ void moment(std::string& out, std::string_view name, TimePoint from, TimePoint a
 void append_profile(std::string& out, const ProfileRecord& profile) {
   out += '{';
   text(out, "profile", profile.profile_name);
+  text(out, "picker", profile.picker_name);
+  text(out, "picked", profile.picked);
   number(out, "candidates", uint64_t{profile.candidates});
   if (profile.nan_scores != 0) number(out, "nan_scores", uint64_t{profile.nan_scores});
   key(out, "filters");
@@ -106,6 +108,8 @@ DecisionRecord copy_record(const DecisionRecord& record, Arena& arena) {
   }
   out.profiles = copy_items(record.profiles, arena, [&arena](ProfileRecord& profile) {
     profile.profile_name = arena.copy(profile.profile_name);
+    profile.picker_name = arena.copy(profile.picker_name);
+    profile.picked = arena.copy(profile.picked);
     profile.filters = copy_items(profile.filters, arena,
                                  [&](FilterRecord& f) { f.plugin_name = arena.copy(f.plugin_name); });
     profile.scorers = copy_items(profile.scorers, arena,

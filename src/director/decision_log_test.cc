@@ -31,6 +31,8 @@ TEST(DecisionLog, KeepsACopyThatOutlivesTheRequestsMemory) {
     Arena arena;
     ProfileRecord profile;
     profile.profile_name = arena.copy("default");
+    profile.picker_name = arena.copy("best");
+    profile.picked = arena.copy("default/a");
     auto scorers = arena.make_filled<ScorerRecord>(1);
     scorers[0] = {arena.copy("queue"), 2.0};
     profile.scorers = scorers;
@@ -48,6 +50,7 @@ TEST(DecisionLog, KeepsACopyThatOutlivesTheRequestsMemory) {
   const auto json = log.find_json("r1");
   ASSERT_TRUE(json);
   EXPECT_NE(json->find(R"("endpoint_chosen":1.5)"), std::string::npos) << *json;
+  EXPECT_NE(json->find(R"("picker":"best","picked":"default/a")"), std::string::npos) << *json;
   EXPECT_NE(json->find(R"("scores":{"queue":0.75})"), std::string::npos) << *json;
 }
 

@@ -499,15 +499,21 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
         for (const scheduling::Profile& profile : policy.scheduler->profiles()) {
           if (profile.name != result->profile_name) continue;
           for (const Candidate c : result->scored) {
+            const auto append = [&](const char* role, const Plugin& plugin, const std::string& text) {
+              if (!explanation->empty()) *explanation += ',';
+              fmt::format_to(std::back_inserter(*explanation),
+                             "{{\"profile\":{},\"endpoint\":{},\"{}\":{},\"text\":{}}}",
+                             json_quote(profile.name), json_quote(pool.endpoints[c]->id), role,
+                             json_quote(plugin.name()), json_quote(text));
+            };
             for (const auto& weighted : profile.scorers) {
               std::string text;
               weighted.scorer->explain(ctx, c, text);
-              if (!explanation->empty()) *explanation += ',';
-              *explanation += "{\"profile\":" + json_quote(profile.name) +
-                              ",\"endpoint\":" + json_quote(pool.endpoints[c]->id) +
-                              ",\"scorer\":" + json_quote(weighted.scorer->name()) +
-                              ",\"text\":" + json_quote(text) + "}";
+              append("scorer", *weighted.scorer, text);
             }
+            std::string text;
+            profile.picker->explain(ctx, c, text);
+            if (!text.empty()) append("picker", *profile.picker, text);
           }
         }
       }

@@ -41,6 +41,8 @@ struct ProfileRecord {
   std::span<const FilterRecord> filters;
   std::span<const ScorerRecord> scorers;
   std::span<const CandidateRecord> top;  // best kRecordedCandidates by total; all of them when explaining
+  std::string_view picker_name;
+  std::string_view picked;  // endpoint id, empty when none
   uint32_t candidates = 0;
   uint32_t nan_scores = 0;  // scores that were NaN and counted as 0
 };

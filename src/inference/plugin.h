@@ -88,6 +88,9 @@ class Plugin {
   virtual void bind_slots(const SlotResolver&) {}
   // Compact JSON for /debug/plugins/state; nothing: the plugin keeps no state.
   virtual std::optional<std::string> dump_state() const { return std::nullopt; }
+  // What it does happens in the answer, in its headers or by learning from it: lost where nobody looks at
+  // answers.
+  virtual bool works_on_answers() const { return false; }
 
  private:
   std::string name_;
@@ -115,6 +118,9 @@ class Picker : public virtual Plugin {
  public:
   virtual std::span<const Candidate> pick(SchedulingContext& ctx, std::span<const Candidate> candidates,
                                           std::span<const double> totals) const = 0;
+  // What besides the totals the choice looks at in one candidate, for `explain`: "2 requests, 900 tokens in
+  // flight". Appends to out; nothing: the totals alone count.
+  virtual void explain(const SchedulingContext&, Candidate, std::string& /*out*/) const {}
 };
 
 // Decides which profiles run and which result is primary. pick() is called until it returns nothing.
@@ -206,6 +212,7 @@ class ResponseEdits {
 class ResponseHook : public virtual Plugin {
  public:
   virtual void on_response(const ResponseEvent& event, ResponseEdits& edits) const = 0;
+  bool works_on_answers() const override { return true; }
 };
 
 // Says how many tokens a request adds to an endpoint's in-flight load when it is reserved there.

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <charconv>
+#include <cmath>
 
 namespace penstock::scheduling {
 
@@ -22,6 +23,10 @@ void append_number(std::string& out, double value) {
 
 void append_number(std::string& out, uint64_t value) {
   append(out, value);
+}
+
+void append_rounded(std::string& out, double value) {
+  append(out, std::isfinite(value) ? std::round(value * 100) / 100 + 0.0 : value);
 }
 
 void append_millis(std::string& out, Duration duration) {

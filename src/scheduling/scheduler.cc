@@ -262,6 +262,7 @@ Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, 
   const Timers* timers = ctx.explain ? nullptr : timers_.get();
   const ProfileTimers* times = timers == nullptr ? nullptr : &timers->per_profile[index];
   record.profile_name = profile.name;
+  record.picker_name = profile.picker->name();
   telemetry::SpanScope run_span(ctx.trace, "run_scheduler_profile", telemetry::SpanKind::kInternal,
                                 kSchedulingScope);
   if (run_span) run_span.set("llm_d.epp.scheduling.profile.name", profile.name);
@@ -289,6 +290,7 @@ Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, 
     run_span.fail("the picker chose no endpoint");
     return Outcome::kNoPick;
   }
+  record.picked = ctx.pool.endpoints[targets[0]]->id;
   record.top = record_candidates(ctx, candidates, totals, scores, scorers, targets[0]);
   result = ProfileResult{profile.name, targets, candidates, totals, &record};
   return Outcome::kPicked;

@@ -305,6 +305,7 @@ TEST(SchedulerTest, RecordsTheBestEightAndAlwaysTheWinner) {
   DecisionRecord record;
   ASSERT_TRUE(scheduler.run(*pool.context, record).ok());
   EXPECT_EQ(record.profiles[0].top.size(), 20U);
+  EXPECT_EQ(record.profiles[0].picked, record.winner);
 }
 
 TEST(SchedulerTest, NoFreshSignalAmongTheCandidatesIsAFallback) {

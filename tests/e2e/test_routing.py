@@ -81,12 +81,58 @@ def test_explain_tells_candidates_scores_and_winner_without_sending(shared, tmp_
     out = subprocess.run([PENSTOCK, "explain", "--admin", shared.admin, "--body", body], capture_output=True, text=True,
                          timeout=20)
     assert out.returncode == 0, out.stderr
-    for word in ("queue-scorer", "kv-cache-utilization-scorer", "prefix-cache-scorer", "winner"):
+    for word in ("queue-scorer", "kv-cache-utilization-scorer", "prefix-cache-scorer", "picked by max-score-picker", "winner"):
         assert word in out.stdout
     for port in shared.engines.ports:
         assert str(port) in out.stdout
     assert "SECRET" not in out.stdout
     assert shared.engines.requests() == before
+
+
+def test_explain_marks_what_each_profile_picked_and_tells_ties_apart(start, tmp_path):
+    engines = start.engines(2)
+    roles = {"decode": engines.ports[0], "prefill": engines.ports[1]}
+    servers, config = tmp_path / "servers.yaml", tmp_path / "split.yaml"
+    servers.write_text("endpoints:\n" + "".join(f"- {{name: {role}, address: 127.0.0.1, port: {port}, labels: {{llm-d.ai/role: {role}}}}}\n"
+                                                for role, port in roles.items()))
+    config.write_text("""
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
+- type: always-disagg-pd-decider
+- type: prefill-filter
+- type: decode-filter
+- type: near-tie-picker
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: near-tie-picker}]}
+- {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: near-tie-picker}]}
+""")
+    gateway = start.gateway("--endpoints-file", servers, "--config-file", config)
+    body = tmp_path / "body.json"
+    body.write_text(json.dumps({"model": "sim-model", "messages": [{"role": "user", "content": LONG}]}))
+    out = subprocess.run([PENSTOCK, "explain", "--admin", gateway.admin, "--body", body], capture_output=True, text=True, timeout=20)
+    for role in roles:
+        part = out.stdout[out.stdout.index(f"profile {role}: 1 candidates, picked by near-tie-picker"):]
+        assert f" * default/{role} " in part.splitlines()[2], out.stdout
+        assert "0 tokens in flight, 0 requests" in part.splitlines()[3]
+
+
+@pytest.mark.parametrize("path, body, why", [
+    ("/v1/completions", b'{"prompt": "x"}', "refused: model not found in request body"),
+    ("/v1/responses", b'{"model": "m", "input": "x", "previous_response_id": "resp_7"}', "refused: the request continues state"),
+])
+def test_explain_of_a_refusal_begins_with_the_reason_and_fails(shared, tmp_path, path, body, why):
+    file = tmp_path / "body.json"
+    file.write_bytes(body)
+    command = [PENSTOCK, "explain", "--admin", shared.admin, "--body", file, "--path", path]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert out.returncode == 1, out.stdout
+    assert out.stdout.startswith(why), out.stdout
+    head = out.stdout.splitlines()[2]
+    assert "()" not in head and "model ," not in head and "sent as ," not in head and "epoch 0" not in out.stdout
+    as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=20)
+    assert as_json.returncode == 1 and json.loads(as_json.stdout)["error"]
 
 
 def test_prompt_text_appears_nowhere(start):

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "scheduling/number_text.h"
+
 namespace penstock::scheduling {
 
 void NearTiePicker::bind(config::Binder& b, Params& p) {
@@ -56,6 +58,15 @@ std::span<const Candidate> NearTiePicker::pick(SchedulingContext& ctx, std::span
                     });
   for (size_t i = 1; i < count; ++i) out[i] = candidates[rest[i - 1]];
   return out;
+}
+
+void NearTiePicker::explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const {
+  if (params_.random) return;
+  const uint64_t word = ctx.pool.endpoints[candidate]->live->load.load(std::memory_order_relaxed);
+  append_number(out, uint64_t{EndpointLive::tokens_of(word)});
+  out += " tokens in flight, ";
+  append_number(out, uint64_t{EndpointLive::requests_of(word)});
+  out += " requests";
 }
 
 }  // namespace penstock::scheduling

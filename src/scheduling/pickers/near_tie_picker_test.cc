@@ -55,6 +55,19 @@ TEST_F(NearTie, FallbacksFollowByTotal) {
   EXPECT_THAT(pick("maxNumOfEndpoints: 9", {3, 1, 2}), ElementsAre(0, 2, 1));
 }
 
+TEST_F(NearTie, ItsExplanationIsTheLoadThatDecidesBetweenTies) {
+  load(1, 900);
+  const Picker* picker = nullptr;
+  std::string out;
+  const auto by_load = make_as("near-tie-picker", picker);
+  picker->explain(*pool.context, 1, out);
+  EXPECT_EQ(out, "900 tokens in flight, 1 requests");
+  out.clear();
+  const auto by_lot = make_as("near-tie-picker", picker, "choice: random");
+  picker->explain(*pool.context, 1, out);
+  EXPECT_EQ(out, "");
+}
+
 TEST_F(NearTie, RefusesBadParameters) {
   for (const std::string_view bad : {"epsilon: -1", "{relative: true, epsilon: 2}", "choice: best"})
     EXPECT_FALSE(make_plugin("near-tie-picker", bad).ok()) << bad;

@@ -70,13 +70,13 @@ void ExpectedTtftScorer::score(SchedulingContext& ctx, std::span<const Candidate
 void ExpectedTtftScorer::explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const {
   const Parts p = parts(ctx, candidate, static_cast<double>(ctx.request.prompt_tokens()));
   out += "expected TTFT ";
-  append_number(out, p.expected_ms());
+  append_rounded(out, p.expected_ms());
   out += " ms: prefill ";
-  append_number(out, p.prefill_ms);
+  append_rounded(out, p.prefill_ms);
   out += " - saved ";
-  append_number(out, p.saved_ms);
+  append_rounded(out, p.saved_ms);
   out += " + wait ";
-  append_number(out, p.wait_ms);
+  append_rounded(out, p.wait_ms);
 }
 
 }  // namespace penstock::scheduling

@@ -41,6 +41,11 @@ TEST_F(ExpectedTtft, CachedPrefixIsWeighedAgainstTheWait) {
   EXPECT_THAT(score("prefillTokensPerSecond: 10000", 1000), ElementsAre(1, DoubleNear(0.78, kClose)));
 }
 
+TEST_F(ExpectedTtft, ExplanationsAreRoundedToTwoDecimals) {
+  score("prefillTokensPerSecond: 7000", 5000);
+  EXPECT_EQ(explained, "expected TTFT 828.57 ms: prefill 571.43 - saved 457.14 + wait 714.29");
+}
+
 TEST_F(ExpectedTtft, TheBonusCanBeCapped) {
   EXPECT_THAT(score("{prefillTokensPerSecond: 10000, maxBonusMs: 50}", 1000),
               ElementsAre(DoubleNear(0.95, kClose), 1));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "scheduling/admitters/latency_slo_admitter.h"
 #include "scheduling/number_text.h"
 #include "scheduling/range.h"
 #include "scheduling/signal_column.h"
@@ -55,20 +56,15 @@ void LatencyScorer::bind_slots(const SlotResolver& slots) {
   prefix_slot_ = slots.slot(prefix_key_);
 }
 
+LatencyScorer::CompositeWeights LatencyScorer::composite_weights() const {
+  const double sum = params_.kv_weight + params_.queue_weight + params_.prefix_weight;
+  if (!(sum > 0)) return {};
+  return {params_.kv_weight / sum, params_.queue_weight / sum, params_.prefix_weight / sum};
+}
+
 void LatencyScorer::composite(SchedulingContext& ctx, std::span<const Candidate> candidates,
                               std::span<double> scores) const {
-  double kv = params_.kv_weight;
-  double queue = params_.queue_weight;
-  double prefix = params_.prefix_weight;
-  const double sum = kv + queue + prefix;
-  if (sum > 0) {
-    kv /= sum;
-    queue /= sum;
-    prefix /= sum;
-  } else {
-    kv = 1;
-    queue = prefix = 0;
-  }
+  const auto [kv, queue, prefix] = composite_weights();
   const SignalColumn waiting = gather(ctx, candidates, Signal::kWaitingRequests);
   const SignalColumn usage = gather(ctx, candidates, Signal::kKvUsage);
   const auto matches = ctx.attributes.column<PrefixMatch>(prefix_slot_);
@@ -138,22 +134,53 @@ void LatencyScorer::score(SchedulingContext& ctx, std::span<const Candidate> can
   score_group(column, candidates, members, best == Group::kMet && params_.most, scores);
 }
 
+void LatencyScorer::explain_composite(const SchedulingContext& ctx, Candidate candidate,
+                                      std::string& out) const {
+  const CompositeWeights weights = composite_weights();
+  out += "no latency prediction; ";
+  append_rounded(out, weights.kv);
+  out += " x free KV cache (";
+  append_signal(ctx, candidate, Signal::kKvUsage, out);
+  out += ") + ";
+  append_rounded(out, weights.queue);
+  out += " x short queue, longest 0 (";
+  append_signal(ctx, candidate, Signal::kWaitingRequests, out);
+  out += ") + ";
+  append_rounded(out, weights.prefix);
+  out += " x cached prefix (";
+  const auto matches = ctx.attributes.column<PrefixMatch>(prefix_slot_);
+  const PrefixMatch match = matches.empty() ? PrefixMatch{} : matches[candidate];
+  append_number(out, uint64_t{match.match_blocks});
+  out += " of ";
+  append_number(out, uint64_t{match.total_blocks});
+  out += " blocks)";
+}
+
 void LatencyScorer::explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const {
   const auto column = ctx.attributes.column<LatencyPrediction>(latency_slot_);
-  if (column.empty() || !column[candidate].known) {
-    out += "no latency prediction";
+  if (column.empty() || std::none_of(ctx.candidates.begin(), ctx.candidates.end(),
+                                     [&](Candidate c) { return column[c].known; })) {
+    explain_composite(ctx, candidate, out);
     return;
   }
   const LatencyPrediction& p = column[candidate];
-  out += "TTFT ";
-  append_number(out, p.ttft_ms);
-  out += " ms (headroom ";
-  append_number(out, p.ttft_headroom_ms);
-  out += "), TPOT ";
-  append_number(out, p.tpot_ms);
-  out += " ms (headroom ";
-  append_number(out, p.tpot_headroom_ms);
-  out += ")";
+  if (!p.known) {
+    out += "no latency prediction: counts as one that just meets the objectives";
+    return;
+  }
+  const auto append = [&out](std::string_view name, double predicted, double headroom, bool objective) {
+    out += name;
+    append_rounded(out, predicted);
+    if (!objective) {
+      out += " ms (no objective)";
+      return;
+    }
+    out += " ms (headroom ";
+    append_rounded(out, headroom);
+    out += " ms)";
+  };
+  append("TTFT ", p.ttft_ms, p.ttft_headroom_ms, ttft_objective_ms(ctx.request) > 0);
+  append(", TPOT ", p.tpot_ms, p.tpot_headroom_ms, tpot_objective_ms(ctx.request) > 0);
 }
 
 }  // namespace penstock::scheduling

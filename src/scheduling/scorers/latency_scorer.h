@@ -43,6 +43,14 @@ class LatencyScorer final : public Scorer {
   // Which of the groups above an endpoint is in; those outside the group that is scored get 0.
   enum class Group : uint8_t { kMet, kIdle, kTpotMissed, kTtftMissed, kBothMissed };
 
+  // Of the composite score; they add up to 1.
+  struct CompositeWeights {
+    double kv = 1;
+    double queue = 0;
+    double prefix = 0;
+  };
+  CompositeWeights composite_weights() const;
+  void explain_composite(const SchedulingContext& ctx, Candidate candidate, std::string& out) const;
   void composite(SchedulingContext& ctx, std::span<const Candidate> candidates,
                  std::span<double> scores) const;
   void score_group(std::span<const LatencyPrediction> column, std::span<const Candidate> candidates,

@@ -76,5 +76,38 @@ TEST(LatencyScorerTest, WithoutPredictionsACompositeDecides) {
   }
 }
 
+struct LatencyExplanations : testing::Test {
+  TestPool pool{2};
+  std::vector<HeaderField> fields;
+  const Scorer* scorer = nullptr;
+  const std::unique_ptr<Plugin> plugin =
+      make_as("latency-scorer", scorer, "compositeQueueWeight: 2", &pool.slots);
+};
+
+TEST_F(LatencyExplanations, PredictionsAreSetAgainstTheObjectivesThatTheRequestHas) {
+  auto column = pool.attributes->create<LatencyPrediction>(pool.slots.slot(data_keys::kLatencyPrediction));
+  column[0].known = true;
+  column[0].ttft_ms = 5.61553266131841;
+  column[0].ttft_headroom_ms = -5.61553266131841;
+  column[0].tpot_ms = 12;
+  EXPECT_EQ(pool.explain(*scorer, 0), "TTFT 5.62 ms (no objective), TPOT 12 ms (no objective)");
+  fields = {{"x-llm-d-slo-ttft-ms", "3.5"}};
+  pool.request.headers = fields;
+  column[0].ttft_headroom_ms = -2.11553266131841;
+  EXPECT_EQ(pool.explain(*scorer, 0), "TTFT 5.62 ms (headroom -2.12 ms), TPOT 12 ms (no objective)");
+  EXPECT_EQ(pool.explain(*scorer, 1), "no latency prediction: counts as one that just meets the objectives");
+}
+
+TEST_F(LatencyExplanations, WithoutAnyPredictionTheyNameThePartsOfTheComposite) {
+  pool.set(Signal::kKvUsage, 0, 0.2);
+  pool.set(Signal::kWaitingRequests, 0, 3);
+  auto matches = pool.attributes->create<PrefixMatch>(pool.slots.slot(data_keys::kPrefixMatch));
+  matches[0] = {3, 4, 64, 3};
+  EXPECT_EQ(
+      pool.explain(*scorer, 0),
+      "no latency prediction; 0.25 x free KV cache (kv usage 0.2, age 0 ms, fresh) + 0.5 x short queue, "
+      "longest 0 (waiting 3 requests, age 0 ms, fresh) + 0.25 x cached prefix (3 of 4 blocks)");
+}
+
 }  // namespace
 }  // namespace penstock::scheduling
