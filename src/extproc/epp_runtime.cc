@@ -43,6 +43,15 @@ io::HttpServerOptions server_options(const EppOptions& options) {
   return server;
 }
 
+void warn_of_unseen_answers(const EppOptions& options, const director::Policy& policy) {
+  if (options.door.response_phase != ResponsePhase::kNever) return;
+  for (const auto& plugin : policy.plugins) {
+    if (!plugin->works_on_answers()) continue;
+    telemetry::log_warn("--response-phase never: this plugin works on answers and sees none",
+                        {{"plugin", plugin->typed_name()}});
+  }
+}
+
 }  // namespace
 
 Result<assembly::PoolSpec> EppRuntime::pool_spec(const EppOptions& options,
@@ -109,6 +118,7 @@ Result<std::unique_ptr<EppRuntime>> EppRuntime::create(EppOptions options) {
   }
   (*pool)->set_rules(assembly::pool_rules(runtime->manifests_, (*pool)->pool().ns, (*pool)->pool().name));
   runtime->pools_.push_back(std::move(*pool));
+  warn_of_unseen_answers(options, *runtime->pool().policy());
 
   DoorPool door_pool;
   door_pool.pool = &runtime->pool().pool();
@@ -209,7 +219,8 @@ Status EppRuntime::reload(EppOptions options) {
   if (note(load_manifests(options.manifests, manifests), "manifests")) {
     auto spec = pool_spec(options, manifests);
     if (note(spec.ok() ? Status() : Status(spec.error()), "pool")) {
-      note(pool().reload(std::move(*spec)), "configuration");
+      if (note(pool().reload(std::move(*spec)), "configuration"))
+        warn_of_unseen_answers(options_, *pool().policy());
       manifests_ = std::move(manifests);
       pool().set_rules(assembly::pool_rules(manifests_, pool().pool().ns, pool().pool().name));
     }

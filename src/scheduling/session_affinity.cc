@@ -163,6 +163,12 @@ std::string_view SessionAffinity::bound_endpoint(const SchedulingContext& ctx) c
   return base64_decode(*token, ctx.arena).value_or(std::string_view());
 }
 
+std::optional<std::string> SessionAffinity::dump_state() const {
+  if (!params_.by_session_id) return std::nullopt;
+  return "{\"sessions\":" + std::to_string(table_->size()) +
+         ",\"maxSessions\":" + std::to_string(SessionTable::kMaxSessions) + "}";
+}
+
 void SessionAffinity::remember(SchedulingContext& ctx, const SchedulingResult& result) const {
   const ProfileResult* profile = params_.profile.empty() ? result.primary : nullptr;
   for (const ProfileResult* candidate : result.profiles) {

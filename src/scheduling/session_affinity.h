@@ -79,6 +79,9 @@ class SessionAffinity {
   // Id of the endpoint the request belongs to; empty: none.
   std::string_view bound_endpoint(const SchedulingContext& ctx) const;
   void remember(SchedulingContext& ctx, const SchedulingResult& result) const;
+  // JSON: how many sessions the table holds; nothing where there is none.
+  std::optional<std::string> dump_state() const;
+  bool works_on_answers() const { return !params_.by_session_id; }
 
  private:
   uint64_t session_of(const SchedulingContext& ctx) const;  // 0: none

@@ -105,6 +105,20 @@ TEST_F(SessionTest, AScorerThatLosesDoesNotMoveTheSession) {
   EXPECT_EQ(pool.explain(*scorer, 0), "the session's endpoint");
 }
 
+TEST_F(SessionTest, ATableIsStateToLookAtAndATokenInTheAnswerIsNone) {
+  for (const std::string_view type : {"session-affinity-filter", "session-affinity-scorer"}) {
+    const auto table = *make_plugin(type, "strategy: session_id");
+    EXPECT_EQ(table->dump_state(), R"({"sessions":0,"maxSessions":65536})");
+    EXPECT_FALSE(table->works_on_answers());
+    header("x-session-id", "s");
+    picked(*table, {0, 1, 2}, 0);
+    EXPECT_EQ(table->dump_state(), R"({"sessions":1,"maxSessions":65536})");
+    const auto token = *make_plugin(type);
+    EXPECT_EQ(token->dump_state(), std::nullopt);
+    EXPECT_TRUE(token->works_on_answers());
+  }
+}
+
 TEST_F(SessionTest, OldSessionsAreForgottenBySweeps) {
   const Filter* filter = nullptr;
   const auto plugin =

@@ -350,6 +350,15 @@ def test_leaving_the_response_phase_loses_no_byte(bed, start, phase, file):
     settled(picker)
 
 
+def test_never_looking_at_answers_is_warned_of_where_plugins_work_on_them(bed, start):
+    affinity = "- {type: session-affinity-scorer}\n- {type: session-affinity-filter, parameters: {strategy: session_id}}"
+    phases = {phase: start.picker(bed.engines.ports, "--allow-experimental-plugins", "--response-phase", phase, plugins=affinity)
+              for phase in ("never", "always")}
+    warned = {phase: [line["plugin"] for line in picker.program.log_lines("--response-phase never: this plugin works on answers and sees none")]
+              for phase, picker in phases.items()}
+    assert warned == {"never": ["session-affinity-scorer/session-affinity-scorer"], "always": []}
+
+
 def waits_by_thread(pid):
     out = {}
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():

@@ -67,6 +67,19 @@ LatencyModels::Errors LatencyModels::errors() const {
   return out;
 }
 
+std::vector<LatencyModels::Learnt> LatencyModels::learnt() const {
+  std::vector<Learnt> out;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [name, model] : classes_) {
+    out.push_back({name,
+                   model.ttft_.samples(),
+                   model.tpot_.samples(),
+                   model.ready(),
+                   {model.ttft_.mean_absolute_error(), model.tpot_.mean_absolute_error()}});
+  }
+  return out;
+}
+
 // --- RequestTracker -----------------------------------------------------------------------------------
 
 void RequestTracker::leave(const TrackedRequest& request) {

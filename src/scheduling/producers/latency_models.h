@@ -68,6 +68,15 @@ class LatencyModels {
   // The largest over the classes.
   Errors errors() const;
 
+  struct Learnt {
+    std::string endpoint_class;
+    uint64_t ttft_samples = 0;
+    uint64_t tpot_samples = 0;
+    bool ready = false;
+    Errors errors;
+  };
+  std::vector<Learnt> learnt() const;
+
  private:
   Reader& find(std::string_view endpoint_class);
 

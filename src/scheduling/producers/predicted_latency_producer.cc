@@ -1,7 +1,10 @@
 #include "scheduling/producers/predicted_latency_producer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 
 #include "base/strings.h"
@@ -273,7 +276,16 @@ std::optional<std::string> PredictedLatencyProducer::dump_state() const {
   out += "],\"totalEndpoints\":" + std::to_string(endpoints.size()) +
          ",\"maxEndpoints\":" + std::to_string(kMaxEndpointsDumped) + ",\"truncated\":";
   out += endpoints.size() > kMaxEndpointsDumped ? "true" : "false";
-  out += ",\"trackedRequests\":" + std::to_string(tracker_.size()) + "}";
+  out += ",\"trackedRequests\":" + std::to_string(tracker_.size()) + ",\"models\":[";
+  for (const LatencyModels::Learnt& model : models_->learnt()) {
+    if (out.back() == '}') out += ',';
+    fmt::format_to(std::back_inserter(out),
+                   "{{\"class\":{},\"ttftSamples\":{},\"tpotSamples\":{},\"predicts\":{},"
+                   "\"ttftErrorMs\":{:.2f},\"tpotErrorMs\":{:.2f}}}",
+                   json_quote(model.endpoint_class), model.ttft_samples, model.tpot_samples, model.ready,
+                   model.errors.ttft_ms, model.errors.tpot_ms);
+  }
+  out += "]}";
   return out;
 }
 

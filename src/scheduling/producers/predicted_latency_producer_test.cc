@@ -182,6 +182,16 @@ TEST_F(Predicted, LearntTimesAreSetAgainstTheObjectives) {
   EXPECT_NEAR(p[0].tpot_headroom_ms, 10, 1);
 }
 
+TEST_F(Predicted, ItsStateShowsWhatWasLearntOfEachClass) {
+  make("streamingMode: true");
+  EXPECT_THAT(*plugin->dump_state(), HasSubstr("\"models\":[]}"));
+  prompt_of(100);
+  for (int i = 0; i < 19; ++i) serve("r" + std::to_string(i), 30, 20, 3);
+  EXPECT_THAT(*plugin->dump_state(), HasSubstr("\"ttftSamples\":19,\"tpotSamples\":19,\"predicts\":false"));
+  serve("last", 30, 20, 3);
+  EXPECT_THAT(*plugin->dump_state(), HasSubstr("\"ttftSamples\":20,\"tpotSamples\":20,\"predicts\":true"));
+}
+
 TEST_F(Predicted, AMissedObjectiveHasNegativeHeadroom) {
   make("streamingMode: true");
   teach();

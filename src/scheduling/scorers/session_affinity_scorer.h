@@ -26,6 +26,8 @@ class SessionAffinityScorer final : public Scorer, public PreRequest {
     affinity_.remember(ctx, result);
     return {};
   }
+  std::optional<std::string> dump_state() const override { return affinity_.dump_state(); }
+  bool works_on_answers() const override { return affinity_.works_on_answers(); }
 
  private:
   SessionAffinity affinity_;

@@ -60,6 +60,7 @@ class DisaggregatedSetRolloutScreener final : public Screener, public PreRequest
 
   size_t screen(SchedulingContext& ctx, std::span<Candidate> inout) const override;
   Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override;
+  bool works_on_answers() const override { return !params_.selectors.empty(); }
 
  private:
   static constexpr uint32_t kNoRevision = UINT32_MAX;
