@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
+#include "base/escapes.h"
 #include "base/strings.h"
 
 namespace penstock::admin {
@@ -40,23 +42,9 @@ std::optional<std::string> query_value(std::string_view query, std::string_view 
   for (const std::string_view part : split(query, '&')) {
     const size_t equals = part.find('=');
     if (part.substr(0, equals) != name) continue;
-    std::string value;
-    std::string_view raw = equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1);
-    for (size_t i = 0; i < raw.size(); ++i) {
-      const auto hex = [](char c) {
-        if (c >= '0' && c <= '9') return c - '0';
-        if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-        if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-        return -1;
-      };
-      if (raw[i] == '%' && i + 2 < raw.size() && hex(raw[i + 1]) >= 0 && hex(raw[i + 2]) >= 0) {
-        value += static_cast<char>(hex(raw[i + 1]) * 16 + hex(raw[i + 2]));
-        i += 2;
-      } else {
-        value += raw[i] == '+' ? ' ' : raw[i];
-      }
-    }
-    return value;
+    std::string value(equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1));
+    std::replace(value.begin(), value.end(), '+', ' ');
+    return percent_decode(value);
   }
   return std::nullopt;
 }

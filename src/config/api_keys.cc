@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "base/escapes.h"
 #include "config/decode.h"
 #include "config/files.h"
 #include "config/node.h"
@@ -17,21 +18,14 @@ namespace {
 
 constexpr size_t kMaxFileBytes = 4 << 20;
 
-std::optional<unsigned> hex_digit(char c) {
-  if (c >= '0' && c <= '9') return static_cast<unsigned>(c - '0');
-  if (c >= 'a' && c <= 'f') return static_cast<unsigned>(c - 'a') + 10;
-  if (c >= 'A' && c <= 'F') return static_cast<unsigned>(c - 'A') + 10;
-  return std::nullopt;
-}
-
 std::optional<std::array<unsigned char, 32>> parse_digest(std::string_view hex) {
   std::array<unsigned char, 32> out{};
   if (hex.size() != out.size() * 2) return std::nullopt;
   for (size_t i = 0; i < out.size(); ++i) {
-    const auto high = hex_digit(hex[2 * i]);
-    const auto low = hex_digit(hex[2 * i + 1]);
-    if (!high || !low) return std::nullopt;
-    out[i] = static_cast<unsigned char>(*high * 16 + *low);
+    const int high = hex_digit(hex[2 * i]);
+    const int low = hex_digit(hex[2 * i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    out[i] = static_cast<unsigned char>(high * 16 + low);
   }
   return out;
 }

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/escapes.h"
 #include "io/grpc.h"
 
 namespace {
@@ -46,8 +47,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto encoding = static_cast<GrpcFrameDecoder::Encoding>(data[0] % 3);
   const size_t step = 1 + data[0] / 4U % 16;
   if (decode(bytes, step, encoding) != decode(bytes, bytes.size(), encoding)) std::abort();
-  (void)penstock::io::grpc_decode_message(bytes);
-  if (penstock::io::grpc_decode_message(penstock::io::grpc_encode_message(bytes)) != bytes) std::abort();
+  (void)penstock::percent_decode(bytes);
+  if (penstock::percent_decode(penstock::io::grpc_encode_message(bytes)) != bytes) std::abort();
   (void)penstock::io::parse_grpc_timeout(bytes);
   return 0;
 }

@@ -10,6 +10,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "base/escapes.h"
 #include "base/strings.h"
 
 namespace penstock::io {
@@ -451,17 +452,9 @@ bool ChunkDecoder::framing_byte(char c, size_t max_trailer_bytes) {
   switch (state_) {
     case State::kSizeFirst:
     case State::kSize: {
-      uint32_t digit = 16;
-      if (c >= '0' && c <= '9') {
-        digit = static_cast<uint32_t>(c - '0');
-      } else if (c >= 'a' && c <= 'f') {
-        digit = static_cast<uint32_t>(c - 'a' + 10);
-      } else if (c >= 'A' && c <= 'F') {
-        digit = static_cast<uint32_t>(c - 'A' + 10);
-      }
-      if (digit < 16) {
+      if (const int digit = hex_digit(c); digit >= 0) {
         if (++digits_ > 15) return false;
-        left_ = left_ * 16 + digit;
+        left_ = left_ * 16 + static_cast<uint32_t>(digit);
         state_ = State::kSize;
         return true;
       }

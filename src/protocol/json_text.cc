@@ -3,15 +3,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/escapes.h"
+
 namespace penstock::protocol {
 namespace {
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
 
 // The code unit of "\uXXXX" at p, or -1.
 int code_unit(const char* p, const char* end) {

@@ -6,7 +6,9 @@
 #include <random>
 #include <thread>
 
+#include "base/escapes.h"
 #include "base/random.h"
+#include "base/strings.h"
 #include "telemetry/tracer.h"
 
 namespace penstock::telemetry {
@@ -18,17 +20,15 @@ constexpr size_t kMaxTextBytes = 512;  // of values and errors
 constexpr size_t kMaxAttributes = 32;
 constexpr size_t kMaxListItems = 16;
 
-// Lower case only, as the recommendation says. Returns -1 for what is no digit.
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return -1;
+// Lower case only, as the recommendation says.
+int lower_hex_digit(char c) {
+  return ascii_lower(c) == c ? hex_digit(c) : -1;
 }
 
 bool read_hex(std::string_view text, std::span<uint8_t> out) {
   for (size_t i = 0; i < out.size(); ++i) {
-    const int high = hex_digit(text[2 * i]);
-    const int low = hex_digit(text[2 * i + 1]);
+    const int high = lower_hex_digit(text[2 * i]);
+    const int low = lower_hex_digit(text[2 * i + 1]);
     if (high < 0 || low < 0) return false;
     out[i] = static_cast<uint8_t>(high * 16 + low);
   }

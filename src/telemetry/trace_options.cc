@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/escapes.h"
 #include "base/strings.h"
 #include "telemetry/tracer.h"
 
@@ -70,24 +71,6 @@ class Environment {
   }
 
  private:
-  static std::string percent_decode(std::string_view text) {
-    const auto digit = [](char c) {
-      if (c >= '0' && c <= '9') return c - '0';
-      const char lower = ascii_lower(c);
-      return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-    };
-    std::string out;
-    for (size_t i = 0; i < text.size(); ++i) {
-      if (text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0) {
-        out.push_back(static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2])));
-        i += 2;
-      } else {
-        out.push_back(text[i]);
-      }
-    }
-    return out;
-  }
-
   const char* (*variable_)(const char*);
   std::vector<std::string>& warnings_;
 };
