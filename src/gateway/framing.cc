@@ -90,14 +90,10 @@ void request_fields(const io::RequestHead& head, const RequestRules& rules, std:
                     std::vector<HeaderField>& out) {
   const ConnectionNames connection(head.fields);
   scratch.clear();
-  std::string_view forwarded_host;
   out.push_back({"host", rules.host});
   for (const HeaderField& field : head.fields) {
     const std::string_view name = field.name;
-    if (name == "host") {
-      forwarded_host = field.value;
-      continue;
-    }
+    if (name == "host") continue;
     if (is_hop_by_hop(name)) continue;
     if (connection.contains(name)) continue;
     if (name == "x-request-id" || name == "x-forwarded-proto" || name == "x-forwarded-host") continue;
@@ -131,7 +127,7 @@ void request_fields(const io::RequestHead& head, const RequestRules& rules, std:
     out.push_back({"x-forwarded-for", scratch});
   }
   out.push_back({"x-forwarded-proto", rules.scheme});
-  if (!forwarded_host.empty()) out.push_back({"x-forwarded-host", forwarded_host});
+  if (!head.authority.empty()) out.push_back({"x-forwarded-host", head.authority});
 }
 
 void response_fields(const io::ResponseHead& head, const ResponseRules& rules,

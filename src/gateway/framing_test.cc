@@ -12,8 +12,9 @@ namespace {
 
 class FramingTest : public ::testing::Test {
  protected:
-  std::vector<std::string> out(const std::vector<io::HeaderField>& in) {
+  std::vector<std::string> out(const std::vector<io::HeaderField>& in, std::string_view authority = {}) {
     io::RequestHead head;
+    head.authority = authority;
     head.fields = io::HeaderFields(in);
     std::vector<io::HeaderField> fields;
     request_fields(head, rules, scratch, fields);
@@ -47,10 +48,18 @@ TEST_F(FramingTest, EndToEndFieldsPassAndHopByHopOnesAndThoseNamedInConnectionDo
            {"content-length", "5"},
            {"transfer-encoding", "chunked"},
            {"expect", "100-continue"},
-           {"te", "trailers"}}),
+           {"te", "trailers"}},
+          "public.example"),
       (std::vector<std::string>{"host: engine:1", "authorization: Bearer k", "traceparent: 00-a-b-01",
                                 "cookie: a=1", "cookie: b=2", "x-request-id: id", "x-forwarded-for: 10.0.0.9",
                                 "x-forwarded-proto: http", "x-forwarded-host: public.example"}));
+}
+
+// HTTP/2 clients name it in :authority, without a "host".
+TEST_F(FramingTest, TheHostThatTheClientAskedForIsHandedOnHoweverItNamedIt) {
+  EXPECT_THAT(out({{"x-forwarded-host", "forged.example"}}, "public.example:8443"),
+              ::testing::AllOf(::testing::Contains("x-forwarded-host: public.example:8443"),
+                               ::testing::Not(::testing::Contains("x-forwarded-host: forged.example"))));
 }
 
 TEST_F(FramingTest, ControlAndSteeringFieldsOfTheClientNeverReachAnEngine) {
