@@ -6,15 +6,16 @@ namespace penstock::assembly {
 
 namespace {
 
-constexpr std::array<director::CollectedFamily, 2> kHttp2Families{{
+constexpr std::array<director::CollectedFamily, 3> kHttp2Families{{
     {"penstock_http2_connections_ended_total", telemetry::MetricType::kCounter, "listener, reason",
      "HTTP/2 connections that were ended because of what the client did, or to spread the load: protocol, "
      "control_flood, continuation_flood, reset_flood, header_timeout, write_timeout, ping_timeout, "
      "rebalance."},
     {"penstock_http2_streams_reset_total", telemetry::MetricType::kCounter, "listener, reason",
      "HTTP/2 streams that ended by a reset: refused (too many at once), early (by the client, before "
-     "anything "
-     "was answered), stalled (the client's window stayed shut), malformed."},
+     "anything was answered), stalled (the client's window stayed shut), malformed."},
+    {"penstock_http2_queued_bytes", telemetry::MetricType::kGauge, "listener",
+     "Bytes of responses that HTTP/2 clients have not taken yet and that are kept for them."},
 }};
 
 using Stats = io::HttpServer::Stats;
@@ -58,6 +59,10 @@ std::span<const director::CollectedFamily> http2_families() {
 void collect_http2(std::span<const ListenerStats> listeners, telemetry::Writer& out) {
   write_reasons(out, kHttp2Families[0], listeners, kConnectionEnds);
   write_reasons(out, kHttp2Families[1], listeners, kStreamResets);
+  const director::CollectedFamily& queued = kHttp2Families[2];
+  out.header(queued.name, queued.help, queued.type);
+  for (const auto& [listener, stats] : listeners)
+    out.sample(queued.name, {{"listener", listener}}, static_cast<double>(stats.http2_queued_bytes));
 }
 
 }  // namespace penstock::assembly

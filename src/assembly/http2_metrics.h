@@ -9,7 +9,7 @@
 
 namespace penstock::assembly {
 
-// How HTTP/2 connections and streams of a door's listeners ended, by reason.
+// How HTTP/2 connections and streams of a door's listeners ended, by reason, and what is queued on them.
 std::span<const director::CollectedFamily> http2_families();
 struct ListenerStats {
   std::string listener;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cassert>
 
+#include "base/escapes.h"
 #include "base/strings.h"
 #include "io/detail/memory.h"
 
@@ -191,26 +192,6 @@ std::string grpc_encode_message(std::string_view text) {
       out.push_back('%');
       out.push_back(kDigits[byte >> 4U]);
       out.push_back(kDigits[byte & 15U]);
-    }
-  }
-  return out;
-}
-
-std::string grpc_decode_message(std::string_view encoded) {
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    const char lower = ascii_lower(c);
-    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-  };
-  std::string out;
-  out.reserve(encoded.size());
-  for (size_t i = 0; i < encoded.size(); ++i) {
-    if (encoded[i] == '%' && i + 2 < encoded.size() && digit(encoded[i + 1]) >= 0 &&
-        digit(encoded[i + 2]) >= 0) {
-      out.push_back(static_cast<char>(digit(encoded[i + 1]) * 16 + digit(encoded[i + 2])));
-      i += 2;
-    } else {
-      out.push_back(encoded[i]);
     }
   }
   return out;
@@ -716,7 +697,7 @@ struct GrpcClientStream::State {
     GrpcStatus how = grpc_status_of(error);
     if (timed_out) how = {GrpcCode::kDeadlineExceeded, "the call's deadline has passed"};
     end(std::move(how));
-    call.close();
+    call.break_off();  // not close(): a writer may be waiting in it
   }
   // The status among trailers or the fields of a Trailers-Only head; false: there is none.
   bool take_status(HeaderFields fields) {
@@ -726,7 +707,7 @@ struct GrpcClientStream::State {
     const std::optional<uint64_t> code = parse_u64(*number);
     const bool known = code && *code < kCodeNames.size();
     end({known ? static_cast<GrpcCode>(*code) : GrpcCode::kUnknown,
-         grpc_decode_message(fields.get("grpc-message"))});
+         percent_decode(fields.get("grpc-message"))});
     return true;
   }
   Task<bool> take_head();
@@ -759,12 +740,12 @@ Task<bool> GrpcClientStream::State::take_head() {
   }
   if (response.status != 200) {
     end({code_of_http_status(response.status), "HTTP status " + std::to_string(response.status)});
-    call.close();
+    call.break_off();
     co_return false;
   }
   if (!is_grpc) {
     end({GrpcCode::kUnknown, "the answer's content-type is not application/grpc"});
-    call.close();
+    call.break_off();
     co_return false;
   }
   decoder.set_encoding(encoding_of(response.fields.get("grpc-encoding")));
@@ -864,7 +845,7 @@ std::string_view GrpcClientStream::trailer(std::string_view lower_name) const {
 
 void GrpcClientStream::cancel() {
   state_->end({GrpcCode::kCancelled, "cancelled by the caller"});
-  state_->call.close();
+  state_->call.break_off();
 }
 
 Task<GrpcReply> grpc_unary(HttpClient& client, const HttpDestination& to, std::string_view path,

@@ -245,7 +245,8 @@ struct GrpcCallOptions {
 };
 
 // A call in both directions, over HTTP/2 whatever the destination says. One task may write while another
-// reads. Dropping it before its end resets the stream. The HttpClient must outlive it.
+// reads; both have to return before it is dropped (cancel() makes them). Dropping it before its end resets
+// the stream. The HttpClient must outlive it.
 class GrpcClientStream {
  public:
   GrpcClientStream(const GrpcClientStream&) = delete;
@@ -286,10 +287,8 @@ Task<GrpcReply> grpc_unary(HttpClient& client, const HttpDestination& to, std::s
 
 // --- parts, for tests ---
 
-// Percent-encoding of grpc-message: bytes outside 0x20–0x7E and '%' become %XX.
+// Percent-encoding of grpc-message: bytes outside 0x20–0x7E and '%' become %XX; percent_decode() reads it.
 std::string grpc_encode_message(std::string_view text);
-// Leaves what is no valid escape as it is.
-std::string grpc_decode_message(std::string_view encoded);
 // At most 8 digits and one of H M S m u n. Nothing when malformed.
 std::optional<Duration> parse_grpc_timeout(std::string_view text);
 std::string format_grpc_timeout(Duration timeout);

@@ -5,7 +5,10 @@
 #include <zlib.h>
 
 #include <atomic>
+#include <thread>
 
+#include "base/escapes.h"
+#include "io/detail/http2_test_support.h"
 #include "io/detail/scripted_exchange.h"
 #include "io/detail/test_support.h"
 #include "io/http_server.h"
@@ -182,10 +185,10 @@ TEST(GrpcFrameDecoder, StopsUnpackingAtTheLimit) {
 TEST(GrpcText, PercentEncodesWhatAHeaderCannotCarry) {
   EXPECT_EQ(grpc_encode_message("plain text, 100%"), "plain text, 100%25");
   EXPECT_EQ(grpc_encode_message("line\nend ü\x7f"), "line%0Aend %C3%BC%7F");
-  EXPECT_EQ(grpc_decode_message("line%0aend %C3%BC%7F"), "line\nend ü\x7f");
-  EXPECT_EQ(grpc_decode_message("%"), "%");
-  EXPECT_EQ(grpc_decode_message("%4"), "%4");
-  EXPECT_EQ(grpc_decode_message("%zz%41"), "%zzA");
+  EXPECT_EQ(percent_decode("line%0aend %C3%BC%7F"), "line\nend ü\x7f");
+  EXPECT_EQ(percent_decode("%"), "%");
+  EXPECT_EQ(percent_decode("%4"), "%4");
+  EXPECT_EQ(percent_decode("%zz%41"), "%zzA");
 }
 
 TEST(GrpcText, ReadsAndWritesTimeouts) {
@@ -633,6 +636,51 @@ TEST_F(GrpcOverHttp2, ACallerThatLeavesCancelsTheMethod) {
       co_await client.loop().sleep(std::chrono::milliseconds(1));
   });
   EXPECT_TRUE(cancelled.load());
+}
+
+// A reader and a writer that both wait: the end of the call reaches both, whoever learns of it first.
+TEST_F(GrpcOverHttp2, AFailedReadLeavesTheWaitingWriterItsCall) {
+  for (const bool by_peer : {true, false}) {
+    testing::RawServer raw;
+    std::thread peer([&] {
+      testing::Http2Wire wire(raw.accept());
+      wire.skip_preface();
+      wire.settings({{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0}});
+      wire.next(NGHTTP2_HEADERS);
+      if (by_peer) wire.send(testing::Http2Wire::reset_frame(1, NGHTTP2_INTERNAL_ERROR));
+      while (wire.next().type != testing::Http2Frame::kEnd) {
+      }
+    });
+    run([&](HttpClient& client) -> Task<void> {
+      const HttpDestination to(raw.address().ip(), raw.address().port());
+      auto opened = co_await GrpcClientStream::open(client, to, "/test.Echo/Never");
+      EXPECT_TRUE(opened.ok());
+      if (!opened.ok()) co_return;
+      GrpcClientStream& call = **opened;
+      int done = 0;
+      spawn(client.loop(), [](GrpcClientStream& c, int& d) -> Task<void> {
+        EXPECT_FALSE((co_await c.read_message()).has_value());
+        ++d;
+      }(call, done));
+      spawn(client.loop(), [](GrpcClientStream& c, int& d) -> Task<void> {
+        const std::string large(1 << 20, 'x');
+        const std::string_view piece = large;
+        const Result<bool> sent = co_await c.write_message(GrpcPieces(&piece, 1));
+        EXPECT_FALSE(sent.ok() && *sent);
+        ++d;
+      }(call, done));
+      if (!by_peer) {
+        co_await client.loop().sleep(std::chrono::milliseconds(20));
+        EXPECT_EQ(done, 0);
+        call.cancel();
+      }
+      for (int i = 0; i < 10'000 && done != 2; ++i)
+        co_await client.loop().sleep(std::chrono::milliseconds(1));
+      EXPECT_EQ(done, 2);
+      EXPECT_EQ(call.status().code, by_peer ? GrpcCode::kUnavailable : GrpcCode::kCancelled);
+    });
+    peer.join();
+  }
 }
 
 TEST_F(GrpcOverHttp2, NobodyThereIsUnavailable) {

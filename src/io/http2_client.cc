@@ -51,6 +51,9 @@ Task<Result<const ResponseHead*>> Http2Call::response() {
     if (closed_ || reset_by_us_) co_return gone_error("response");
     const Wait::Outcome outcome = co_await wait_for_news(first_byte_timeout_, token_);
     if (outcome == Wait::Outcome::kReady) continue;
+    // A peer that hasn't said anything all the time may be gone: the next calls try another connection.
+    if (outcome == Wait::Outcome::kTimedOut && core_->last_received() < started_at_)
+      connection_->leave_pool();
     reset(NGHTTP2_CANCEL);
     Status status = status_of(outcome, ErrorCode::kGatewayTimeout, "waiting for a response");
     co_return status.error().wrap(peer_.to_string());
@@ -97,13 +100,17 @@ bool Http2Call::complete_head() {
   return true;
 }
 
+void Http2Call::break_off() {
+  if (closed_ || (in_ended_ && out_finished_ && queued() == 0)) return;
+  drop_queue();
+  reset(NGHTTP2_CANCEL);
+  core_->push_ready(*this);
+}
+
 void Http2Call::release() {
   released_ = true;
   token_ = CancelToken();
-  if (!closed_ && !(in_ended_ && out_finished_ && queued() == 0)) {
-    drop_queue();
-    reset(NGHTTP2_CANCEL);
-  }
+  break_off();
   connection_->retire(*this);
 }
 
@@ -149,7 +156,9 @@ void Http2ClientConnection::begin() {
   limits.stream_window = std::min(options.http2_stream_window_bytes, 0x7fffffffU);
   limits.connection_window = options.http2_connection_window_bytes;
   limits.max_header_bytes = static_cast<uint32_t>(options.max_header_bytes);
+  limits.backlog = &client_.http2_backlog;
   limits.write_timeout = std::chrono::seconds(60);
+  limits.sparing_pings = true;
   limits.ping_interval = options.http2_ping_interval;
   limits.ping_timeout = options.http2_ping_timeout;
   for (const Duration watched : {options.idle_timeout, limits.ping_interval, limits.ping_timeout})
@@ -302,7 +311,7 @@ void Http2ClientConnection::on_ready(Http2Stream& stream) {
     retire(call);
     return;
   }
-  if (call.closed_ || call.in_ended_) call.wake_writer();
+  if (call.closed_ || call.in_ended_ || call.reset_by_us_) call.wake_writer();
   call.wake_reader();
 }
 
@@ -380,12 +389,19 @@ Task<Result<HttpCall>> HttpClient::Impl::start_http2(detail::ClientPool& pool, c
   const TimePoint deadline = loop.now() + call_options.connect_timeout;
   bool fresh = call_options.fresh_connection;
   bool refused = false;
+  // Another connection would be better and can't be had: one of those that there are will do.
+  bool settles = false;
+  const auto failed = [&] {
+    settles = !call_options.fresh_connection && pool.http2 != nullptr;
+    return !settles;
+  };
   for (;;) {
     detail::Http2ClientConnection* best = nullptr;
     for (detail::Http2ClientConnection* at = pool.http2; at != nullptr; at = at->next_)
       if (best == nullptr || at->calls() < best->calls()) best = at;
     const bool full = best == nullptr || best->calls() >= best->wanted_calls() || fresh;
-    if (best != nullptr && (!full || pool.http2_count >= options.http2_connections_per_destination)) {
+    if (best != nullptr &&
+        (!full || settles || pool.http2_count >= options.http2_connections_per_destination)) {
       auto opened = best->open(request, call_options);
       if (!opened.ok()) {
         if (opened.error().code == ErrorCode::kInternal || std::exchange(refused, true))
@@ -395,9 +411,8 @@ Task<Result<HttpCall>> HttpClient::Impl::start_http2(detail::ClientPool& pool, c
       detail::Http2Call* made = *opened;
       if (made->reused()) ++stats.connections_reused;
       HttpCall call(made);
-      if (!request.body.empty()) {
-        const bool end = request.complete;
-        auto sent = co_await made->write(request.body, end, {});
+      if (!request.body.empty() && !made->out_finished_) {
+        auto sent = co_await made->write(request.body, request.complete, {});
         if (!sent.ok()) co_return std::move(sent).error();
       }
       co_return std::move(call);
@@ -410,10 +425,11 @@ Task<Result<HttpCall>> HttpClient::Impl::start_http2(detail::ClientPool& pool, c
       Status status = co_await pool.http2_connected.wait(left, call_options.token);
       if (!status.ok()) {
         Error error = std::move(status).error();
+        if (error.code == ErrorCode::kRequestTimeout && !failed()) continue;
         if (error.code == ErrorCode::kRequestTimeout) error.code = ErrorCode::kGatewayTimeout;
         co_return error.wrap("connecting to " + pool.host_field);
       }
-      if (pool.http2_failure) co_return *pool.http2_failure;
+      if (pool.http2_failure && failed()) co_return *pool.http2_failure;
       fresh = false;
       continue;
     }
@@ -432,7 +448,10 @@ Task<Result<HttpCall>> HttpClient::Impl::start_http2(detail::ClientPool& pool, c
     auto socket = co_await connect(pool, call_options);
     if (!socket.ok()) {
       // Whoever was cancelled says nothing about the peer: the others try for themselves.
-      if (socket.error().code != ErrorCode::kCancelled) pool.http2_failure = socket.error();
+      if (socket.error().code != ErrorCode::kCancelled) {
+        pool.http2_failure = socket.error();
+        if (!failed()) continue;
+      }
       co_return std::move(socket).error();
     }
     auto* connection = new detail::Http2ClientConnection(*this, pool, std::move(*socket));

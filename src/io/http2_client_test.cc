@@ -359,44 +359,37 @@ TEST(Http2Client, OpensMoreConnectionsUpToItsBoundAndNoMoreThanThePeerAllows) {
   options.http2_connections_per_destination = 2;
   Client client(options);
   std::thread peer([&] {
+    // Where a head has come, the settings before it have, too.
     Peer first(raw, {{NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, 1}});
     EXPECT_EQ(first.wire.next(NGHTTP2_HEADERS).id, 1);
+    first.wire.headers(1, {{":status", "200"}}, false);
     Peer second(raw, {{NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, 1}});
     EXPECT_EQ(second.wire.next(NGHTTP2_HEADERS).id, 1);
-    second.wire.headers(1, {{":status", "200"}}, true);
-    first.wire.headers(1, {{":status", "200"}}, true);
-    // The third call waited for its turn on one of them.
+    second.wire.headers(1, {{":status", "200"}}, false);
+    // The third call waits for its turn on one of them, whichever it is.
+    first.wire.data(1, "", true);
+    second.wire.data(1, "", true);
     EXPECT_EQ(second.wire.next(NGHTTP2_HEADERS).id, 3);
     second.wire.headers(3, {{":status", "200"}}, true);
     second.wire.next(NGHTTP2_GOAWAY);
   });
   run_on(client.loop(), [&]() -> Task<void> {
-    auto first = co_await client.client->start(to(raw.address()), HttpRequest());
-    EXPECT_TRUE(first.ok());
-    // Its settings have come once another call has been refused a place there.
-    HttpRequest request;
     std::vector<HttpCall> calls;
-    while (client.client->stats().connections_opened < 2) {
-      const bool slept = co_await client.loop().sleep(milliseconds(5));
-      EXPECT_TRUE(slept);
-      if (calls.size() == 2) break;
-      auto call = co_await client.client->start(to(raw.address()), request);
+    for (int i = 0; i < 2; ++i) {
+      auto call = co_await client.client->start(to(raw.address()), HttpRequest());
       EXPECT_TRUE(call.ok());
+      auto head = co_await call->response();
+      EXPECT_TRUE(head.ok());
       calls.push_back(std::move(*call));
     }
-    while (calls.size() < 2) {
-      auto call = co_await client.client->start(to(raw.address()), request);
-      EXPECT_TRUE(call.ok());
-      calls.push_back(std::move(*call));
-    }
-    auto head = co_await first->response();
-    EXPECT_TRUE(head.ok());
-    for (HttpCall& call : calls) {
-      auto answer = co_await call.response();
-      EXPECT_TRUE(answer.ok()) << answer.error().message;
-    }
+    EXPECT_EQ(client.client->stats().connections_opened, 2U);
+    auto third = co_await client.client->start(to(raw.address()), HttpRequest());
+    EXPECT_TRUE(third.ok());
+    auto answer = co_await third->response();
+    EXPECT_TRUE(answer.ok());
+    EXPECT_EQ(client.client->stats().connections_opened, 2U);
+    third->close();
     calls.clear();
-    first->close();
     client.client->drop_idle();
   });
   peer.join();
@@ -418,6 +411,192 @@ TEST(Http2Client, ASilentPeerIsFoundByPing) {
     EXPECT_NE(head.error().message.find("PING"), std::string::npos) << head.error().message;
   });
   peer.join();
+}
+
+// gRPC servers hang up on clients that ask too often.
+TEST(Http2Client, APeerThatOnlyAnswersPingsIsAskedLessOften) {
+  RawServer raw;
+  HttpClientOptions options;
+  options.http2_ping_interval = milliseconds(20);
+  options.http2_ping_timeout = std::chrono::seconds(60);
+  options.idle_timeout = milliseconds(300);
+  Client client(options);
+  std::thread peer([&] {
+    Peer server(raw);
+    EXPECT_EQ(server.wire.next(NGHTTP2_HEADERS).id, 1);
+    server.wire.answers_pings = false;
+    auto answered = std::chrono::steady_clock::now() - std::chrono::hours(1);
+    for (const int silence : {20, 40, 80, 160}) {
+      const Http2Frame asked = server.wire.next(NGHTTP2_PING);
+      EXPECT_GE(std::chrono::steady_clock::now() - answered, milliseconds(silence));
+      answered = std::chrono::steady_clock::now();
+      server.wire.send(frame(NGHTTP2_PING, NGHTTP2_FLAG_ACK, 0, asked.payload));
+    }
+    server.wire.headers(1, {{":status", "200"}}, true);
+    // Without calls it isn't asked at all.
+    EXPECT_EQ(server.wire.next().type, NGHTTP2_GOAWAY);
+  });
+  run_on(client.loop(), [&]() -> Task<void> {
+    {
+      auto call = co_await client.client->start(to(raw.address()), HttpRequest());
+      EXPECT_TRUE(call.ok());
+      auto head = co_await call->response();
+      EXPECT_TRUE(head.ok());
+    }
+    while (client.client->stats().connections_idle + client.client->stats().connections_busy != 0) {
+      const bool slept = co_await client.loop().sleep(milliseconds(5));
+      EXPECT_TRUE(slept);
+    }
+  });
+  peer.join();
+}
+
+TEST(Http2Client, AFailedAttemptAtAnotherConnectionLeavesItsCallsToThoseThereAre) {
+  std::optional<RawServer> raw(std::in_place);
+  const HttpDestination destination = to(raw->address());
+  HttpClientOptions options;
+  options.http2_calls_per_connection = 1;
+  Client client(options);
+  std::thread peer([&] {
+    Peer server(*raw);
+    EXPECT_EQ(server.wire.next(NGHTTP2_HEADERS).id, 1);
+    raw.reset();  // nobody listens any more
+    server.wire.headers(1, {{":status", "200"}}, false);
+    for (const int32_t id : {3, 5}) {
+      EXPECT_EQ(server.wire.next(NGHTTP2_HEADERS).id, id);
+      server.wire.headers(id, {{":status", "200"}}, true);
+    }
+    server.wire.next(NGHTTP2_GOAWAY);
+  });
+  run_on(client.loop(), [&]() -> Task<void> {
+    auto first = co_await client.client->start(destination, HttpRequest());
+    EXPECT_TRUE(first.ok());
+    auto head = co_await first->response();
+    EXPECT_TRUE(head.ok());
+    HttpCallOptions wishes;
+    wishes.fresh_connection = true;
+    auto fresh = co_await client.client->start(destination, HttpRequest(), wishes);
+    EXPECT_EQ(fresh.ok() ? ErrorCode::kInternal : fresh.error().code, ErrorCode::kBadGateway);
+    for (int i = 0; i < 2; ++i) {
+      auto call = co_await client.client->start(destination, HttpRequest());
+      EXPECT_TRUE(call.ok());
+      if (!call.ok()) co_return;
+      auto answer = co_await call->response();
+      EXPECT_TRUE(answer.ok());
+    }
+    first->close();
+    client.client->drop_idle();
+  });
+  peer.join();
+}
+
+TEST(Http2Client, AConnectionOnWhichNothingCameUntilTheTimeOutGetsNoMoreCalls) {
+  RawServer raw;
+  Client client;
+  std::thread peer([&] {
+    Peer silent(raw);
+    EXPECT_EQ(silent.wire.next(NGHTTP2_HEADERS).id, 1);
+    silent.wire.headers(1, {{":status", "200"}}, true);
+    EXPECT_EQ(silent.wire.next(NGHTTP2_HEADERS).id, 3);
+    // Says nothing more.
+    Peer other(raw);
+    EXPECT_EQ(other.wire.next(NGHTTP2_HEADERS).id, 1);
+    other.wire.headers(1, {{":status", "200"}}, true);
+    other.wire.next(NGHTTP2_GOAWAY);
+  });
+  run_on(client.loop(), [&]() -> Task<void> {
+    HttpCallOptions options;
+    options.first_byte_timeout = milliseconds(50);
+    for (const bool answered : {true, false, true}) {
+      auto call = co_await client.client->start(to(raw.address()), HttpRequest(), options);
+      EXPECT_TRUE(call.ok());
+      if (!call.ok()) co_return;
+      auto head = co_await call->response();
+      EXPECT_EQ(head.ok(), answered);
+    }
+    client.client->drop_idle();
+  });
+  peer.join();
+}
+
+TEST(Http2Client, ABodyOfEmptyPiecesIsNoBody) {
+  Served served(echo);
+  Client client;
+  run_on(client.loop(), [&]() -> Task<void> {
+    const std::vector<std::string_view> nothing = {"", ""};
+    for (const BodyFraming framing :
+         {BodyFraming::chunked(), BodyFraming::of_length(0), BodyFraming::none()}) {
+      HttpRequest request;
+      request.method = "POST";
+      request.framing = framing;
+      request.body = nothing;
+      auto got = co_await client.client->fetch(to(served.address), request, HttpCallOptions(),
+                                               std::chrono::seconds(10), 1000);
+      EXPECT_TRUE(got.ok() && got->status == 200) << (got.ok() ? "" : got.error().message);
+    }
+  });
+}
+
+TEST(Http2Client, ACallThatIsBrokenOffLetsItsReaderAndItsWriterGo) {
+  RawServer raw;
+  Client client;
+  for (const bool by_peer : {true, false}) {
+    std::thread peer([&] {
+      Peer server(raw, {{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0}});
+      server.wire.next(NGHTTP2_HEADERS);
+      if (by_peer) {
+        server.wire.send(Http2Wire::reset_frame(1, NGHTTP2_INTERNAL_ERROR));
+      } else {
+        server.wire.headers(1, {{":status", "200"}}, false);
+        EXPECT_EQ(server.wire.next(NGHTTP2_RST_STREAM).number(), static_cast<uint32_t>(NGHTTP2_CANCEL));
+      }
+      server.wire.next(NGHTTP2_GOAWAY);
+    });
+    run_on(client.loop(), [&]() -> Task<void> {
+      HttpRequest request;
+      request.method = "POST";
+      request.framing = BodyFraming::chunked();
+      request.complete = false;
+      auto call = co_await client.client->start(to(raw.address()), request);
+      EXPECT_TRUE(call.ok());
+      bool written = false;
+      spawn(client.loop(), [](HttpCall& c, bool& done) -> Task<void> {
+        const std::string large(1 << 20, 'x');
+        const std::string_view view = large;
+        auto sent = co_await c.write({&view, 1});
+        EXPECT_TRUE(sent.ok() && *sent == HttpCall::Sent::kAnswered);
+        done = true;
+      }(*call, written));
+      bool read = false;
+      spawn(client.loop(), [](HttpCall& c, bool answers, bool& done) -> Task<void> {
+        auto head = co_await c.response();
+        EXPECT_EQ(head.ok(), answers);
+        if (head.ok()) {
+          auto piece = co_await c.read();
+          EXPECT_EQ(piece.ok() ? ErrorCode::kInternal : piece.error().code, ErrorCode::kBadGateway);
+        }
+        done = true;
+      }(*call, !by_peer, read));
+      if (!by_peer) {
+        const bool slept = co_await client.loop().sleep(milliseconds(20));
+        EXPECT_TRUE(slept);
+        EXPECT_FALSE(written || read);
+        call->break_off();
+      }
+      while (!written || !read) {
+        const bool slept = co_await client.loop().sleep(milliseconds(1));
+        EXPECT_TRUE(slept);
+      }
+      call->close();
+      client.client->drop_idle();
+      while (client.client->stats().connections_busy != 0) {
+        const bool slept = co_await client.loop().sleep(milliseconds(1));
+        EXPECT_TRUE(slept);
+      }
+      client.client->drop_idle();
+    });
+    peer.join();
+  }
 }
 
 TEST(Http2Client, MalformedAnswersAreErrorsOfTheCall) {

@@ -21,6 +21,7 @@ constexpr size_t kPiecesOfFrame = 2 * (kFrameBytes / kCopyBelow) + 1;
 constexpr size_t kQueueWhilePaused = 1000;  // frames queued for a peer that takes none: we stop reading
 constexpr Duration kGoawayRoundTrip = std::chrono::seconds(1);
 constexpr Duration kGracefulLinger = std::chrono::seconds(1);
+constexpr Duration kPingAtLeast = std::chrono::minutes(5);
 constexpr int64_t kControlPerUsefulFrame = 16;
 
 char* read_memory() {
@@ -326,6 +327,7 @@ Http2Core::Http2Core(Loop& loop, SocketPtr socket, bool server, bool remember)
 }
 
 Http2Core::~Http2Core() {
+  forget_pending();
   nghttp2_session_del(session_);
 }
 
@@ -333,6 +335,7 @@ void Http2Core::begin(const Limits& limits, std::string_view received) {
   limits_ = limits;
   control_left_ = limits.control_burst;
   ticked_at_ = last_received_ = loop_.now();
+  ping_after_ = limits.ping_interval;
   std::array<nghttp2_settings_entry, 5> settings;
   size_t count = 0;
   if (!is_server_) settings[count++] = {NGHTTP2_SETTINGS_ENABLE_PUSH, 0};
@@ -375,7 +378,7 @@ void Http2Core::on_readable() {
       lose(got == 0 ? "the peer closed the connection" : socket_->error_text());
       return;
     }
-    received_ = true;
+    last_received_ = loop_.now();
     if (!lost_) receive({read_memory(), static_cast<size_t>(got)});
     budget -= std::min(budget, static_cast<size_t>(got));
   }
@@ -410,6 +413,7 @@ void Http2Core::receive(std::string_view bytes) {
 bool Http2Core::spend(uint32_t frame_type, uint32_t bytes) {
   const bool useful = frame_type == NGHTTP2_HEADERS || (frame_type == NGHTTP2_DATA && bytes != 0);
   if (useful) {
+    ping_after_ = limits_.ping_interval;
     control_left_ = std::min<int64_t>(control_left_ + kControlPerUsefulFrame, limits_.control_burst);
     return true;
   }
@@ -531,14 +535,14 @@ bool Http2Core::flush_pending() {
     }
     if (sent > 0) {
       pending_begin_ += static_cast<size_t>(sent);
+      if (limits_.backlog != nullptr) limits_.backlog->remove(static_cast<size_t>(sent));
       blocked_since_ = kNever;
       continue;
     }
     wait_for_room();
     return false;
   }
-  pending_.reset();
-  pending_begin_ = pending_end_ = 0;
+  forget_pending();
   blocked_since_ = kNever;
   if (paused_) {
     paused_ = false;
@@ -564,7 +568,14 @@ void Http2Core::keep_rest(size_t sent) {
     std::memcpy(pending_.data() + pending_end_, static_cast<const char*>(piece.iov_base) + skip, size);
     pending_end_ += size;
   }
+  if (limits_.backlog != nullptr) limits_.backlog->add(pending_end_);
   wait_for_room();
+}
+
+void Http2Core::forget_pending() {
+  if (limits_.backlog != nullptr) limits_.backlog->remove(pending_end_ - pending_begin_);
+  pending_.reset();
+  pending_begin_ = pending_end_ = 0;
 }
 
 void Http2Core::flush() {
@@ -625,6 +636,8 @@ void Http2Core::last_goaway() {
 }
 
 void Http2Core::ping_answered() {
+  if (limits_.sparing_pings && ping_sent_ != kNever)
+    ping_after_ = std::max(ping_after_, std::min<Duration>(ping_after_ * 2, kPingAtLeast));
   ping_sent_ = kNever;
   if (draining_) last_goaway();
 }
@@ -678,8 +691,7 @@ void Http2Core::lose(std::string why) {
   socket_->unwatch();
   socket_->unwatch_room();
   socket_->close();
-  pending_.reset();
-  pending_begin_ = pending_end_ = 0;
+  forget_pending();
   if (!lost_) end_streams(std::move(why));
   on_lost();
 }
@@ -690,7 +702,6 @@ void Http2Core::tick() {
   ticked_at_ = now;
   control_left_ = std::min<int64_t>(
       control_left_ + static_cast<int64_t>(limits_.control_per_second * seconds), limits_.control_burst);
-  if (std::exchange(received_, false)) last_received_ = now;
   const auto over = [now](TimePoint& since, bool holds, Duration limit) {
     if (!holds || limit <= Duration::zero()) {
       since = kNever;
@@ -715,14 +726,16 @@ void Http2Core::tick() {
     if (over(headers_since_, header_block_open_, limits_.header_timeout))
       give_up(Fault::kHeaderTimeout, NGHTTP2_ENHANCE_YOUR_CALM);
     if (draining_ && now - draining_since_ >= kGoawayRoundTrip) last_goaway();
+    // Anything is an answer; the next silence has a PING of its own.
+    if (ping_sent_ != kNever && last_received_ >= ping_sent_) ping_sent_ = kNever;
     if (ping_sent_ != kNever && now - ping_sent_ >= limits_.ping_timeout &&
-        limits_.ping_timeout > Duration::zero() && last_received_ < ping_sent_) {
+        limits_.ping_timeout > Duration::zero()) {
       on_fault(Fault::kPingTimeout);
       lose("no answer to a PING");
       return;
     }
     if (limits_.ping_interval > Duration::zero() && ping_sent_ == kNever &&
-        now - last_received_ >= limits_.ping_interval) {
+        now - last_received_ >= ping_after_ && !(limits_.sparing_pings && stream_count_ == 0)) {
       ping_sent_ = now;
       nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, nullptr);
       mark_dirty();

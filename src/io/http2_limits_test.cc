@@ -117,6 +117,75 @@ TEST(Http2Limits, AHundredThousandExchangesEndedByAResetAfterTheAnswerAreNoAttac
   EXPECT_EQ(stats.connections_open, 1U);
 }
 
+// As many pickers' streams as a busy data plane holds while its answers take long: each has its handler, and
+// none is left however they end.
+TEST(Http2Limits, TenThousandOpenStreamsOverTenConnectionsEndWithoutARest) {
+  constexpr int kConnections = 10;
+  constexpr int kStreams = 1000;
+  std::atomic<int> live{0};
+  std::atomic<int> finished{0};
+  struct Alive {
+    explicit Alive(std::atomic<int>& n) : count(n) { ++count; }
+    Alive(const Alive&) = delete;
+    Alive& operator=(const Alive&) = delete;
+    ~Alive() { --count; }
+    std::atomic<int>& count;
+  };
+  Served served([&](HttpExchange& exchange) -> Task<void> {
+    const Alive alive(live);
+    (void)exchange.write_head(200, {}, BodyFraming::chunked());
+    Status flushed = co_await exchange.flush();
+    if (!flushed.ok()) co_return;
+    for (;;) {
+      auto piece = co_await exchange.read();
+      if (!piece.ok()) co_return;
+      if (piece->last) break;
+    }
+    ++finished;
+    (void)co_await exchange.finish();
+  });
+  std::vector<std::unique_ptr<Http2Wire>> clients;
+  for (int c = 0; c < kConnections; ++c) {
+    clients.push_back(std::make_unique<Http2Wire>(served.address));
+    Http2Wire& client = *clients.back();
+    client.begin();
+    std::string out;
+    for (int i = 0; i < kStreams; ++i)
+      out += client.headers_frame(1 + 2 * i, Http2Wire::request("POST", "/ext"), false);
+    client.send(out);
+    for (int i = 0; i < kStreams; ++i) ASSERT_EQ(client.next().type, NGHTTP2_HEADERS);
+  }
+  EXPECT_EQ(live, kConnections * kStreams);
+  EXPECT_EQ(served.server.stats().open_exchanges, static_cast<uint64_t>(kConnections) * kStreams);
+  EXPECT_EQ(served.server.stats().connections_open, static_cast<uint64_t>(kConnections));
+  // Some end by the client's last byte, some by its reset, some with their connection.
+  std::string ends;
+  std::string resets;
+  for (int i = 0; i < kStreams; ++i) {
+    ends += Http2Wire::data_frame(1 + 2 * i, "", true);
+    resets += Http2Wire::reset_frame(1 + 2 * i, NGHTTP2_INTERNAL_ERROR);
+  }
+  for (int c = 0; c < kConnections; ++c) {
+    if (c % 3 == 0) {
+      clients[c]->send(ends);
+      for (int i = 0; i < kStreams; ++i) ASSERT_TRUE(clients[c]->next(NGHTTP2_DATA).end_stream());
+    } else if (c % 3 == 1) {
+      clients[c]->send(resets);
+      clients[c]->ping();
+    } else {
+      clients[c].reset();
+    }
+  }
+  EXPECT_TRUE(eventually([&] { return live == 0; }));
+  EXPECT_TRUE(served.quiet());
+  EXPECT_EQ(finished, 4 * kStreams);
+  const HttpServer::Stats stats = served.server.stats();
+  EXPECT_EQ(stats.open_exchanges, 0U);
+  EXPECT_EQ(stats.http2_refused_streams, 0U);
+  EXPECT_EQ(stats.http2_early_resets, 0U);
+  EXPECT_EQ(stats.http2_queued_bytes, 0U);
+}
+
 TEST(Http2Limits, WhatCameBeforeAResetIsStillRead) {
   std::atomic<int> state{0};
   std::string got;
@@ -398,6 +467,72 @@ TEST(Http2Limits, WritersWaitForTheClientsWindowAndAreTimedOut) {
   EXPECT_EQ(outcome, 2);  // two pieces fit the window and the queue
   EXPECT_EQ(client.next(NGHTTP2_RST_STREAM).id, 1);
   EXPECT_TRUE(served.quiet());
+}
+
+// The bound holds over all connections, is no obstacle to whoever takes its bytes, and is given back.
+TEST(Http2Limits, AllConnectionsTogetherQueueNoMoreThanTheirTotal) {
+  constexpr size_t kPiece = 10'000;
+  HttpServerOptions options;
+  options.http2.stream_queue_bytes = 2 * kPiece;
+  options.http2.total_queue_bytes = 5 * kPiece;
+  std::atomic<int> begun{0};
+  std::atomic<int> queued{0};
+  Served served(
+      [&](HttpExchange& exchange) -> Task<void> {
+        (void)exchange.write_head(200, {}, BodyFraming::chunked());
+        const std::string piece(kPiece, 'x');
+        for (int i = 0; i < 4; ++i) {
+          ++begun;
+          Status written = co_await exchange.write(piece);
+          if (!written.ok()) co_return;
+          ++queued;
+        }
+        (void)co_await exchange.finish();
+      },
+      options);
+  std::vector<std::unique_ptr<Http2Wire>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(std::make_unique<Http2Wire>(served.address));
+    clients.back()->begin({{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0}});
+    clients.back()->headers(1, Http2Wire::request("GET", "/"), true);
+    clients.back()->ping();  // its handler has come as far as it can
+  }
+  EXPECT_EQ(queued, 5);  // two, two, and one where a single connection would take two
+  EXPECT_EQ(begun, 8);
+  EXPECT_EQ(served.server.stats().http2_queued_bytes, 5 * kPiece);
+  clients[2]->send(Http2Wire::window_frame(1, 4 * kPiece + 1));
+  EXPECT_EQ(clients[2]->answer(1).body.size(), 4 * kPiece);
+  EXPECT_EQ(served.server.stats().http2_queued_bytes, 4 * kPiece);
+  clients.clear();
+  EXPECT_TRUE(served.quiet());
+  EXPECT_EQ(served.server.stats().http2_queued_bytes, 0U);
+}
+
+// What the socket doesn't take counts too.
+TEST(Http2Limits, BytesThatWaitForTheSocketAreCounted) {
+  HttpServerOptions options;
+  options.http2.stream_queue_bytes = 1;  // nothing is queued but there
+  std::atomic<bool> stop{false};
+  Served served(
+      [&](HttpExchange& exchange) -> Task<void> {
+        (void)exchange.write_head(200, {}, BodyFraming::chunked());
+        const std::string piece(64 * 1024, 'x');
+        while (!stop) {
+          Status written = co_await exchange.write(piece);
+          if (!written.ok()) co_return;
+        }
+      },
+      options);
+  {
+    Http2Wire client(served.address);
+    client.begin({{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0x7fffffff}});
+    client.send(Http2Wire::window_frame(0, 0x7fffffff - 65535));
+    client.headers(1, Http2Wire::request("GET", "/"), true);
+    EXPECT_TRUE(eventually([&] { return served.server.stats().http2_queued_bytes > 1024; }));
+    stop = true;
+  }
+  EXPECT_TRUE(served.quiet());
+  EXPECT_EQ(served.server.stats().http2_queued_bytes, 0U);
 }
 
 TEST(Http2Limits, AnswersThatTheClientNeverTakesAreResetAfterTheTimeout) {
@@ -781,6 +916,26 @@ TEST(Http2Limits, ASilentClientIsFoundByPing) {
   client.begin();
   client.headers(1, Http2Wire::request("GET", "/"), true);
   // It answers nothing: it doesn't read.
+  EXPECT_TRUE(eventually([&] { return served.server.stats().http2_ping_timeouts == 1; }));
+  EXPECT_TRUE(served.quiet());
+}
+
+TEST(Http2Limits, AClientThatSaysSomethingAfterAPingIsAskedAgain) {
+  HttpServerOptions options;
+  options.http2.ping_interval = milliseconds(30);
+  options.http2.ping_timeout = milliseconds(60);
+  Served served(wait_for_the_end, options);
+  Http2Wire client(served.address);
+  client.begin();
+  client.headers(1, Http2Wire::request("GET", "/"), true);
+  // It sends something, but never the answer; then nothing.
+  std::string got;
+  while (got.find(std::string("\0\0\x08\x06\0", 5)) == std::string::npos) {
+    const std::string more = client.socket().receive();
+    ASSERT_FALSE(more.empty());
+    got += more;
+  }
+  client.send(Http2Wire::window_frame(0, 1));
   EXPECT_TRUE(eventually([&] { return served.server.stats().http2_ping_timeouts == 1; }));
   EXPECT_TRUE(served.quiet());
 }

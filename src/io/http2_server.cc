@@ -22,7 +22,7 @@ void add(std::atomic<T>& counter, T more) {
   counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
 }
 
-Http2Core::Limits limits_of(const HttpServerOptions& options) {
+Http2Core::Limits limits_of(const HttpServerOptions& options, ServerLoop& home) {
   const Http2ServerOptions& http2 = options.http2;
   Http2Core::Limits limits;
   limits.max_concurrent_streams = std::max(http2.max_concurrent_streams, 1U);
@@ -32,6 +32,7 @@ Http2Core::Limits limits_of(const HttpServerOptions& options) {
   limits.max_header_bytes = static_cast<uint32_t>(std::min<size_t>(options.max_header_bytes, 1U << 30U));
   limits.stream_queue_bytes = http2.stream_queue_bytes;
   limits.connection_queue_bytes = http2.connection_queue_bytes;
+  limits.backlog = &home.http2_backlog;
   limits.control_burst = http2.control_burst;
   limits.control_per_second = http2.control_per_second;
   limits.write_timeout = options.write_timeout;
@@ -296,7 +297,7 @@ Http2ServerConnection::Http2ServerConnection(ServerConnection& from)
 Http2ServerConnection::~Http2ServerConnection() = default;
 
 Task<void> Http2ServerConnection::serve(std::string_view received) {
-  begin(limits_of(server_->options), received);
+  begin(limits_of(server_->options, home_), received);
   on_stop_.arm(
       home_.stop_idling.token(), [](void* self) { static_cast<Http2ServerConnection*>(self)->drain(); },
       this);

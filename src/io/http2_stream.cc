@@ -1,6 +1,7 @@
 #include "io/detail/http2_stream.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "base/strings.h"
@@ -12,12 +13,6 @@ namespace {
 constexpr size_t kQueuedByCopy = 16 * 1024;  // a write of up to this is copied without a try to send it
 constexpr size_t kTextKept = 4096;           // of a recycled stream's texts
 constexpr size_t kFieldsKept = 64;
-
-std::string_view trim(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
-}
 
 }  // namespace
 
@@ -119,19 +114,31 @@ void FieldBlock::clear() {
 // --- waiting ---
 
 struct Http2Stream::Parked {
-  Parked(Loop& loop, Parked*& door, Duration timeout, const CancelToken& token)
-      : wait_(loop), door_(door), timeout_(timeout), token_(token) {}
+  Parked(Http2Stream& stream, Parked*& door, Duration timeout, const CancelToken& token)
+      : wait_(stream.loop_), stream_(stream), door_(door), timeout_(timeout), token_(token) {}
+  Parked(const Parked&) = delete;
+  Parked& operator=(const Parked&) = delete;
+  ~Parked() { leave(); }
   bool await_ready() const { return token_.cancelled(); }
   void await_suspend(std::coroutine_handle<> handle) {
     door_ = this;
+    counted_ = true;
+    ++stream_.parked_;
     wait_.on_abandon([](void* self) { static_cast<Parked*>(self)->door_ = nullptr; }, this);
     wait_.start(handle, timeout_, token_);
   }
-  Wait::Outcome await_resume() const {
+  Wait::Outcome await_resume() {
+    leave();
     return wait_.outcome() == Wait::Outcome::kPending ? Wait::Outcome::kCancelled : wait_.outcome();
   }
 
+  void leave() {
+    if (std::exchange(counted_, false)) --stream_.parked_;
+  }
+
   Wait wait_;
+  Http2Stream& stream_;
+  bool counted_ = false;
   Parked*& door_;
   Duration timeout_;
   const CancelToken& token_;
@@ -158,6 +165,7 @@ void Http2Stream::attach(Http2Core& core, int32_t id) {
 }
 
 void Http2Stream::detach() {
+  assert(parked_ == 0);
   drop_queue();
   if (core_->recent_ == this) core_->recent_ = nullptr;
   if (core_->reading_headers_ == this) core_->reading_headers_ = nullptr;
@@ -278,9 +286,9 @@ Task<Result<BodyPiece>> Http2Stream::read_piece(Duration timeout, CancelToken to
       co_return BodyPiece{data, in_ended_ && more_end_ == 0};
     }
     if (in_ended_) co_return BodyPiece{{}, true};
-    if (closed_) co_return gone_error("body");
+    if (closed_ || reset_by_us_) co_return gone_error("body");
     in_.reset();
-    Parked parked(loop_, reader_, timeout, token);
+    Parked parked(*this, reader_, timeout, token);
     const Wait::Outcome outcome = co_await parked;
     if (outcome != Wait::Outcome::kReady)
       co_return std::move(status_of(outcome, timeout_code(), "waiting for more of the body")).error();
@@ -288,7 +296,7 @@ Task<Result<BodyPiece>> Http2Stream::read_piece(Duration timeout, CancelToken to
 }
 
 Task<Wait::Outcome> Http2Stream::wait_for_news(Duration timeout, CancelToken token) {
-  Parked parked(loop_, reader_, timeout, token);
+  Parked parked(*this, reader_, timeout, token);
   const Wait::Outcome outcome = co_await parked;
   co_return outcome;
 }
@@ -342,7 +350,7 @@ Task<Result<std::span<char>>> Http2Stream::read_whole(size_t limit, uint64_t max
   give_back();
   TimePoint deadline = kNever;
   while (!in_ended_) {
-    if (closed_) co_return gone_error("body");
+    if (closed_ || reset_by_us_) co_return gone_error("body");
     const uint64_t before = in_total_;
     Duration patience = timeout;
     if (total_timeout > Duration::zero()) {
@@ -353,7 +361,7 @@ Task<Result<std::span<char>>> Http2Stream::read_whole(size_t limit, uint64_t max
             .error();
       if (patience <= Duration::zero() || deadline - now < patience) patience = deadline - now;
     }
-    Parked parked(loop_, reader_, patience, token);
+    Parked parked(*this, reader_, patience, token);
     const Wait::Outcome outcome = co_await parked;
     if (no_room_) co_return no_room();
     if (in_end_ > effective) co_return too_large();
@@ -414,7 +422,7 @@ bool Http2Stream::queue(std::span<const std::string_view> pieces, bool end) {
   for (const std::string_view piece : pieces) total += piece.size();
   if (total != 0) {
     if (total > kQueuedByCopy || queued() + total > core_->limits().stream_queue_bytes ||
-        core_->queued_bytes + total > core_->limits().connection_queue_bytes)
+        !core_->queue_has_room(total))
       return false;
     grow_out(total);
     for (const std::string_view piece : pieces) {
@@ -422,7 +430,7 @@ bool Http2Stream::queue(std::span<const std::string_view> pieces, bool end) {
       std::memcpy(out_.data() + out_end_, piece.data(), piece.size());
       out_end_ += piece.size();
     }
-    core_->queued_bytes += total;
+    core_->add_queued(total);
   }
   if (end) out_finished_ = true;
   announce();
@@ -440,7 +448,7 @@ void Http2Stream::announce() {
 void Http2Stream::copy_outside(uint64_t bytes) {
   auto left = static_cast<size_t>(bytes);
   grow_out(left);
-  core_->queued_bytes += left;
+  core_->add_queued(left);
   outside_bytes_ -= left;
   while (left != 0) {
     const std::string_view front = outside_.front().substr(outside_offset_);
@@ -481,12 +489,13 @@ Task<Status> Http2Stream::send_waiting(std::span<const std::string_view> pieces,
     const size_t held = out_end_ - out_begin_;
     const Http2Core::Limits& limits = core_->limits();
     const size_t room = held < limits.stream_queue_bytes ? limits.stream_queue_bytes - held : 0;
-    if (outside_bytes_ <= room && core_->queued_bytes + outside_bytes_ <= limits.connection_queue_bytes) {
-      if (outside_bytes_ != 0) copy_outside(outside_bytes_);
+    if (outside_bytes_ == 0) co_return Status();
+    if (outside_bytes_ <= room && core_->queue_has_room(outside_bytes_)) {
+      copy_outside(outside_bytes_);
       co_return Status();
     }
     const uint64_t before = sent_;
-    Parked parked(loop_, writer_, timeout, token);
+    Parked parked(*this, writer_, timeout, token);
     const Wait::Outcome outcome = co_await parked;
     if (outcome == Wait::Outcome::kReady || (outcome == Wait::Outcome::kTimedOut && sent_ != before))
       continue;
@@ -495,7 +504,7 @@ Task<Status> Http2Stream::send_waiting(std::span<const std::string_view> pieces,
 }
 
 void Http2Stream::drop_queue() {
-  if (core_ != nullptr) core_->queued_bytes -= out_end_ - out_begin_;
+  if (core_ != nullptr) core_->remove_queued(out_end_ - out_begin_);
   out_begin_ = out_end_ = 0;
   outside_ = {};
   outside_offset_ = 0;
@@ -536,7 +545,7 @@ void Http2Stream::take(size_t bytes) {
     Http2Core::gather_bytes(out_.data() + out_begin_, own);
     out_begin_ += own;
     bytes -= own;
-    core_->queued_bytes -= own;
+    core_->remove_queued(own);
   }
   while (bytes != 0 && !outside_.empty()) {
     const std::string_view front = outside_.front().substr(outside_offset_);

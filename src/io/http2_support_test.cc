@@ -133,7 +133,7 @@ Http2Frame Http2Wire::next() {
         send(frame(NGHTTP2_SETTINGS, NGHTTP2_FLAG_ACK, 0, ""));
         continue;
       case NGHTTP2_PING:
-        if (ack) return out;
+        if (ack || !answers_pings) return out;
         send(frame(NGHTTP2_PING, NGHTTP2_FLAG_ACK, 0, out.payload));
         continue;
       case NGHTTP2_WINDOW_UPDATE:

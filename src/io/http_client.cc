@@ -21,6 +21,9 @@ HttpCall& HttpCall::operator=(HttpCall&& other) noexcept {
 void HttpCall::close() {
   if (call_ != nullptr) std::exchange(call_, nullptr)->release();
 }
+void HttpCall::break_off() {
+  if (call_ != nullptr) call_->break_off();
+}
 bool HttpCall::reused() const {
   return call_ != nullptr && call_->reused();
 }

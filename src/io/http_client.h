@@ -51,8 +51,12 @@ struct HttpClientOptions {
   uint32_t http2_connections_per_destination = 8;
   uint32_t http2_stream_window_bytes = 256 * 1024;      // of a response body not yet read
   uint32_t http2_connection_window_bytes = 64U << 20U;  // the same of all calls together
-  Duration http2_ping_interval = Duration::zero();      // silence after which the peer is asked; zero: never
-  Duration http2_ping_timeout = std::chrono::seconds(20);
+  uint64_t http2_total_queue_bytes = 64U << 20U;        // of request bodies that no peer has taken yet
+  // Silence after which a peer with calls is asked whether it is there (zero: never; twice as long after each
+  // time that it only answered, up to 5 minutes), and how long it may take to say anything. A connection that
+  // fails this is closed with its calls.
+  Duration http2_ping_interval = std::chrono::seconds(10);
+  Duration http2_ping_timeout = std::chrono::seconds(5);
 };
 
 struct HttpRequest {
@@ -75,8 +79,10 @@ struct HttpCallOptions {
   Duration write_timeout = std::chrono::seconds(60);   // without the peer taking a byte
   Duration first_byte_timeout = Duration::zero();      // request sent to response head; zero: none
   Duration idle_timeout = Duration::zero();            // between two receives of the response body
-  bool fresh_connection = false;                       // never one from the pool
-  CancelToken token;                                   // reaches every wait of the call
+  // HTTP/1: never one from the pool. HTTP/2: one that was opened after the call began, by whichever call, or
+  // the least loaded one when the destination has as many as it may.
+  bool fresh_connection = false;
+  CancelToken token;  // reaches every wait of the call
 };
 
 namespace detail {
@@ -127,7 +133,13 @@ class HttpCall {
   // The declared length; nothing when chunked or delimited by closing.
   std::optional<uint64_t> content_length() const;
 
-  // Ends the call: pools the connection when the response was read whole, closes it otherwise.
+  // Gives the call up without ending it: HTTP/2 resets the stream, and those who wait in the call are resumed
+  // with an error on the loop's next turn. HTTP/1: the connection will not be used again. What has been
+  // received stays valid.
+  void break_off();
+  // Ends the call: pools the connection when the response was read whole, closes it otherwise. REQUIRES: no
+  // task is inside one of the call's functions; where one task writes while another reads, break_off() makes
+  // both return.
   void close();
 
  private:

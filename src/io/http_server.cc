@@ -152,14 +152,17 @@ HttpServer::HttpServer(LoopGroup& loops, HttpServerOptions options, std::shared_
     : impl_(std::make_shared<Impl>()) {
   impl_->options = std::move(options);
   impl_->handler = std::move(handler);
-  for (size_t i = 0; i < loops.size(); ++i) impl_->loops.push_back(std::make_unique<ServerLoop>(loops.at(i)));
+  std::vector<Loop*> all;
+  for (size_t i = 0; i < loops.size(); ++i) all.push_back(&loops.at(i));
+  impl_->add_loops(all);
 }
 
 HttpServer::HttpServer(Loop& loop, HttpServerOptions options, std::shared_ptr<HttpHandler> handler)
     : impl_(std::make_shared<Impl>()) {
   impl_->options = std::move(options);
   impl_->handler = std::move(handler);
-  impl_->loops.push_back(std::make_unique<ServerLoop>(loop));
+  Loop* const only = &loop;
+  impl_->add_loops({&only, 1});
 }
 
 HttpServer::~HttpServer() {
@@ -253,6 +256,7 @@ HttpServer::Stats HttpServer::stats() const {
     out.bad_requests += home->bad_requests.load(std::memory_order_relaxed);
     out.open_exchanges +=
         home->open_exchanges.load(std::memory_order_relaxed) + home->streams.load(std::memory_order_relaxed);
+    out.http2_queued_bytes += home->http2_backlog.now();
     out.http2_connections += home->http2_connections.load(std::memory_order_relaxed);
     const auto fault = [&](detail::Http2Core::Fault kind) {
       return home->http2_faults[static_cast<size_t>(kind)].load(std::memory_order_relaxed);

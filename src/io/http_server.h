@@ -23,6 +23,9 @@ struct Http2ServerOptions {
   uint32_t max_frame_bytes = 16384;              // 16,384 to 16,777,215
   size_t stream_queue_bytes = 256 * 1024;        // of a response, taken by write() without waiting
   size_t connection_queue_bytes = 16UL << 20U;   // the same of all streams together
+  // The same of all connections together, an equal share for each loop. Beyond: write() waits until its bytes
+  // are taken by the socket, and each connection keeps up to 512 KiB that its socket didn't take.
+  uint64_t total_queue_bytes = 256UL << 20U;
   // Streams that the client resets before anything was written for them, or makes us reset. Others, as Envoy
   // ends every ext-proc stream after our answer, are not counted.
   uint32_t reset_burst = 1000;
@@ -87,7 +90,8 @@ class HttpServer {
     uint64_t bad_requests = 0;  // refused by the codec
     uint64_t open_exchanges = 0;
     // HTTP/2 connections that were broken off, by reason; and streams.
-    uint64_t http2_connections = 0;  // accepted
+    uint64_t http2_queued_bytes = 0;  // now: of responses, for clients that don't take them yet
+    uint64_t http2_connections = 0;   // accepted
     uint64_t http2_protocol_errors = 0;
     uint64_t http2_control_floods = 0;
     uint64_t http2_continuation_floods = 0;

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "io/detail/backlog.h"
 #include "io/detail/loop_impl.h"
 #include "io/detail/socket.h"
 #include "io/http_client.h"
@@ -30,6 +31,7 @@ class ClientCall {
   virtual bool reused() const = 0;
   virtual bool failed_stale() const = 0;
   virtual SocketAddress peer() const = 0;
+  virtual void break_off() = 0;
   // The call has ended. May destroy this.
   virtual void release() = 0;
 
@@ -66,7 +68,10 @@ struct ClientPool {
 
 struct HttpClient::Impl {
   Impl(Loop& l, HttpClientOptions o)
-      : loop(l), options(o), reaper(l, [](void* self) { static_cast<Impl*>(self)->reap(); }, this) {}
+      : loop(l),
+        options(o),
+        http2_backlog(o.http2_total_queue_bytes),
+        reaper(l, [](void* self) { static_cast<Impl*>(self)->reap(); }, this) {}
 
   detail::ClientPool& pool_of(const HttpDestination& destination);
   detail::ClientPool* find(const HttpDestination& destination);
@@ -85,6 +90,7 @@ struct HttpClient::Impl {
   size_t pool_count = 0;
   size_t sweep_at = 256;  // pools without connections are forgotten when there are this many
   Stats stats;
+  detail::Backlog http2_backlog;
   detail::Http2ClientConnection* over = nullptr;  // lost, with calls that have not been released
   detail::TurnEnd reaper;
   detail::Http2Call* free_calls = nullptr;  // recycled

@@ -35,6 +35,7 @@ class ClientConnection final : public ClientCall, private MessageWriter::Owner {
   bool reused() const override { return uses_ > 1; }
   bool failed_stale() const override { return stale_; }
   SocketAddress peer() const override { return peer_; }
+  void break_off() override { failed_ = true; }
   // The two halves of write(): nothing but sending, and what its result means to the call.
   Task<Status> send(std::span<const std::string_view> pieces, bool end,
                     std::span<const HeaderField> trailers) {

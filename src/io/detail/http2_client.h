@@ -27,6 +27,7 @@ class Http2Call final : public ClientCall, public Http2Stream {
   bool reused() const override { return reused_; }
   bool failed_stale() const override;
   SocketAddress peer() const override { return peer_; }
+  void break_off() override;
   void release() override;
 
  private:

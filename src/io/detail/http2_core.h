@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "io/detail/backlog.h"
 #include "io/detail/loop_impl.h"
 #include "io/detail/memory.h"
 #include "io/detail/socket.h"
@@ -44,6 +45,7 @@ class Http2Core {
     uint32_t max_header_bytes = 64 * 1024;  // announced, and enforced by whoever stores the fields
     size_t stream_queue_bytes = 256 * 1024;
     size_t connection_queue_bytes = 16UL << 20U;
+    Backlog* backlog = nullptr;  // what the connection's queues are part of; may be null
     uint32_t control_burst = 10'000;
     uint32_t control_per_second = 1'000;
     Duration write_timeout{};
@@ -51,6 +53,9 @@ class Http2Core {
     Duration linger_timeout{};
     Duration ping_interval{};
     Duration ping_timeout{};
+    // Servers may hang up on a client that asks often (gRPC's "too_many_pings"): only while there are
+    // streams, and after each PING that brought nothing but its answer the silence doubles before the next.
+    bool sparing_pings = false;
     Duration tick = std::chrono::seconds(1);
   };
   // Why a connection ended before its time.
@@ -75,6 +80,7 @@ class Http2Core {
   const Limits& limits() const { return limits_; }
   bool lost() const { return lost_; }
   const std::string& lost_why() const { return lost_why_; }
+  TimePoint last_received() const { return last_received_; }
   // The socket is closed.
   bool closed() const { return !socket_->is_open(); }
   bool is_tls() const { return socket_->is_tls(); }
@@ -92,7 +98,19 @@ class Http2Core {
   void consume(int32_t stream_id, size_t bytes, bool stream_open);
   void resume(int32_t stream_id);
 
-  uint64_t queued_bytes = 0;  // copied bytes of all streams' outgoing queues
+  // Bytes that streams copied into their outgoing queues.
+  bool queue_has_room(uint64_t more) const {
+    return queued_bytes_ + more <= limits_.connection_queue_bytes &&
+           (limits_.backlog == nullptr || limits_.backlog->has_room(more));
+  }
+  void add_queued(uint64_t more) {
+    queued_bytes_ += more;
+    if (limits_.backlog != nullptr) limits_.backlog->add(more);
+  }
+  void remove_queued(uint64_t less) {
+    queued_bytes_ -= less;
+    if (limits_.backlog != nullptr) limits_.backlog->remove(less);
+  }
   bool in_session() const { return inside_ || flushing_; }
 
  protected:
@@ -154,6 +172,7 @@ class Http2Core {
   bool flush_pending();
   void wait_for_room();
   void keep_rest(size_t sent);
+  void forget_pending();
   static void gather_bytes(const char* bytes, size_t size);
   void check_end();
   void end_streams(std::string why);
@@ -174,6 +193,7 @@ class Http2Core {
   Buffer pending_;
   size_t pending_begin_ = 0;
   size_t pending_end_ = 0;
+  uint64_t queued_bytes_ = 0;  // of all streams
   TimePoint blocked_since_ = kNever;
 
   Http2Stream* ready_first_ = nullptr;
@@ -187,6 +207,7 @@ class Http2Core {
   TimePoint draining_since_ = kNever;
   TimePoint lingering_since_ = kNever;
   TimePoint ping_sent_ = kNever;
+  Duration ping_after_{};  // of silence
   TimePoint ticked_at_ = kNever;
   int32_t newest_ = -1;       // stream that the peer has opened
   int32_t skipped_from_ = 0;  // streams that it left out before that one: closed for good
@@ -202,7 +223,6 @@ class Http2Core {
   std::optional<uint32_t> fault_;   // error code to give up with
   bool lost_ = false;               // the session is over; the socket may linger
   bool paused_ = false;             // not reading: the peer doesn't read either
-  bool received_ = false;           // since the last tick
   bool header_block_open_ = false;  // a header block has begun and not ended
   std::string lost_why_;
 };

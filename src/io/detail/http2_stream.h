@@ -73,7 +73,7 @@ class Http2Stream {
 
   // --- life ---
   void attach(Http2Core& core, int32_t id);
-  // Out of the core's lists; forgets everything. REQUIRES: nobody waits.
+  // Out of the core's lists; forgets everything. REQUIRES: nobody waits, or has still to be resumed.
   void detach();
   // Only when the core doesn't hold on to it for the moment.
   bool detachable() const { return !in_ready_ && !in_drained_ && (core_ == nullptr || !core_->in_session()); }
@@ -120,6 +120,7 @@ class Http2Stream {
   // Waits for wake_reader(), a deadline, or the token.
   Parked* reader_ = nullptr;
   Parked* writer_ = nullptr;
+  uint32_t parked_ = 0;  // those that wait, or have been woken and not resumed yet
 
   Loop& loop_;
   Http2Core* core_ = nullptr;

@@ -87,6 +87,7 @@ class Http2Wire {
 
   std::map<int32_t, uint64_t> windows;  // WINDOW_UPDATEs seen, by stream
   uint64_t settings_seen = 0;
+  bool answers_pings = true;  // else next() returns them
   std::map<uint16_t, uint32_t> peer_settings;
   RawClient& socket() { return socket_; }
 

@@ -5,9 +5,11 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "io/detail/backlog.h"
 #include "io/detail/socket.h"
 #include "io/http_server.h"
 
@@ -19,7 +21,7 @@ class Http2Exchange;
 
 // A server's share of one loop. Touched on that loop only, except the counters.
 struct ServerLoop {
-  explicit ServerLoop(Loop& l) : loop(l) {}
+  ServerLoop(Loop& l, uint64_t queue_bytes) : loop(l), http2_backlog(queue_bytes) {}
   Loop& loop;
   bool ready = false;  // the shutdown hook is in place
   CancelSource stop_accepting;
@@ -36,6 +38,7 @@ struct ServerLoop {
   std::atomic<uint64_t> http2_early_resets{0};
   std::atomic<uint64_t> http2_stalled_streams{0};
   std::atomic<uint64_t> http2_malformed_streams{0};
+  Backlog http2_backlog;
   TimePoint unbalanced_since = kNever;
   Http2Exchange* free_exchanges = nullptr;  // recycled
   uint32_t free_exchange_count = 0;
@@ -63,6 +66,11 @@ struct HttpServer::Impl {
   std::condition_variable changed;  // open or accepting went down
   bool stopped = false;
 
+  void add_loops(std::span<Loop* const> all) {
+    for (Loop* loop : all)
+      loops.push_back(
+          std::make_unique<detail::ServerLoop>(*loop, options.http2.total_queue_bytes / all.size()));
+  }
   void note_change() {
     const std::lock_guard<std::mutex> lock(mutex);
     changed.notify_all();
