@@ -1,10 +1,8 @@
 #include "simulator/sim_engine.h"
 
-#include <algorithm>
 #include <optional>
 
 #include "base/strings.h"
-#include "config/node.h"
 #include "io/http_server.h"
 #include "simulator/engine_server.h"
 
@@ -85,47 +83,11 @@ void bind(config::Binder& b, SimEngineOptions& o) {
 }
 
 std::vector<config::ParamDoc> sim_engine_flags() {
-  SimEngineOptions options;
-  return config::describe_params([&](config::Binder& b) { bind(b, options); });
+  return flag_docs<SimEngineOptions>();
 }
 
-Result<SimEngineOptions> parse_sim_engine_flags(std::span<const std::pair<std::string, std::string>> flags) {
-  const std::vector<config::ParamDoc> docs = sim_engine_flags();
-  config::Node node;
-  node.kind = config::Node::Kind::kMap;
-  for (const auto& [name, value] : flags) {
-    const auto doc = std::find_if(docs.begin(), docs.end(), [&](const auto& d) { return d.name == name; });
-    if (doc == docs.end()) return invalid_config("--" + name + ": no such flag");
-    config::Node text;
-    text.kind = config::Node::Kind::kString;
-    text.text = value;
-    const auto known = std::find_if(node.members.begin(), node.members.end(),
-                                    [&](const auto& m) { return m.first == name; });
-    if (doc->type.starts_with("list")) {
-      if (known == node.members.end()) {
-        config::Node list;
-        list.kind = config::Node::Kind::kList;
-        list.items.push_back(std::move(text));
-        node.members.emplace_back(name, std::move(list));
-      } else {
-        known->second.items.push_back(std::move(text));
-      }
-      continue;
-    }
-    if (known != node.members.end()) return invalid_config("--" + name + ": given twice");
-    if (doc->type == "string" || doc->type == "duration") {
-      node.members.emplace_back(name, std::move(text));
-      continue;
-    }
-    Result<config::Node> scalar = config::parse_document(value, "--" + name);
-    if (!scalar) return std::move(scalar).error();
-    node.members.emplace_back(name, std::move(scalar).value());
-  }
-  SimEngineOptions options;
-  Status decoded = config::decode_params(
-      &node, "sim engine", [&](config::Binder& b) { bind(b, options); }, config::Binder::Case::kSensitive);
-  if (!decoded) return std::move(decoded).error();
-  return options;
+Result<SimEngineOptions> parse_sim_engine_flags(FlagValues flags) {
+  return parse_flags<SimEngineOptions>(flags, "sim engine");
 }
 
 struct SimEngine::Running {

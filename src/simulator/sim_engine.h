@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "base/result.h"
 #include "config/params.h"
 #include "io/loop.h"
+#include "simulator/flag_values.h"
 
 namespace penstock::simulator {
 
@@ -56,9 +56,8 @@ struct SimEngineOptions {
 void bind(config::Binder& b, SimEngineOptions& options);
 // The flags of `penstock sim engine`, from the same table.
 std::vector<config::ParamDoc> sim_engine_flags();
-// Options from flags as (name without dashes, value); a name may repeat where its type is a list, booleans
-// take "true" and "false". Errors name flag and value.
-Result<SimEngineOptions> parse_sim_engine_flags(std::span<const std::pair<std::string, std::string>> flags);
+// Options from flags (flag_values.h). Errors name flag and value.
+Result<SimEngineOptions> parse_sim_engine_flags(FlagValues flags);
 
 // Running simulated engines. Beside the engine's own routes each serves
 //   GET  /sim/state     requests received, running, waiting, aborted, blocks, adapters … as JSON

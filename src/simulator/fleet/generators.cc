@@ -1,0 +1,191 @@
+#include "simulator/fleet/generators.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "simulator/fleet/draws.h"
+
+namespace penstock::simulator {
+
+namespace {
+
+Duration seconds(double value) {
+  return Duration(static_cast<int64_t>(value * 1e9));
+}
+
+void add_request(Workload& out, double at, uint32_t output_tokens) {
+  FleetRequest request;
+  request.at = seconds(at);
+  request.output_tokens = output_tokens;
+  out.requests.push_back(request);
+}
+
+// Prompts of `groups` system prompts with `questions` fixed questions each, drawn at random, Poisson.
+struct SharedPrefix {
+  uint32_t groups, questions;
+  uint32_t system_tokens, question_tokens, output_tokens;
+  double rate;  // requests a second
+};
+Workload shared_prefix(const SharedPrefix& shape, size_t requests, uint64_t seed) {
+  Random random(seed);
+  Workload out;
+  double at = 0;
+  for (size_t i = 0; i < requests; ++i) {
+    at += draw_exponential(random) / shape.rate;
+    const uint32_t group = random.below(shape.groups);
+    const uint32_t question = random.below(shape.questions);
+    add_request(out, at, shape.output_tokens);
+    out.add_piece({group, shape.system_tokens});
+    out.add_piece({shape.groups + group * shape.questions + question, shape.question_tokens});
+  }
+  return out;
+}
+
+Workload precise_ladder(size_t requests, uint64_t seed) {
+  return shared_prefix({150, 5, 6000, 1200, 1000, 20}, requests, seed);
+}
+
+Workload one_prefix(size_t requests, uint64_t seed) {
+  return shared_prefix({1, 1U << 20U, 2048, 128, 128, 40}, requests, seed);
+}
+
+// The benchmark multi-round-qa: users with a history of their own ask round after round; a user's requests
+// are users / rate apart, and a round does not begin before the answer to the one before has come.
+Workload multi_round(size_t requests, uint64_t seed) {
+  constexpr uint32_t kUsers = 320;
+  constexpr uint32_t kRounds = 10;
+  constexpr double kRate = 4;
+  constexpr double kGap = kUsers / kRate;
+  constexpr double kSpacing = kGap * (kRounds - 1) / kUsers;
+  struct Ask {
+    double at;
+    uint32_t user, round;
+  };
+  std::vector<Ask> asks;
+  const size_t users = (requests + kRounds - 1) / kRounds;
+  for (uint32_t user = 0; user < users; ++user) {
+    for (uint32_t round = 0; round < kRounds && asks.size() < requests; ++round)
+      asks.push_back({user * kSpacing + round * kGap, user, round});
+  }
+  std::stable_sort(asks.begin(), asks.end(), [](const Ask& a, const Ask& b) { return a.at < b.at; });
+  Workload out;
+  std::vector<uint32_t> last(users, FleetRequest::kNone);
+  const auto text = [](uint32_t user, uint32_t piece) { return uint64_t{1} + user * (kRounds + 1) + piece; };
+  const auto answer = [seed](uint32_t user, uint32_t round) {
+    return (seed << 32U) + user * kRounds + round;
+  };
+  for (const Ask& ask : asks) {
+    constexpr uint32_t kAnswerTokens = 100;
+    add_request(out, ask.at, kAnswerTokens);
+    FleetRequest& request = out.requests.back();
+    request.session = ask.user;
+    request.after = last[ask.user];
+    request.answer_seed = answer(ask.user, ask.round);
+    last[ask.user] = static_cast<uint32_t>(out.requests.size() - 1);
+    out.add_piece({0, 1000});
+    out.add_piece({text(ask.user, 0), 20000});
+    for (uint32_t round = 0; round <= ask.round; ++round) {
+      out.add_piece({text(ask.user, round + 1), 50});
+      // The engine has no KV entry for the last token of an answer.
+      if (round < ask.round) out.add_piece({answer(ask.user, round), kAnswerTokens, true});
+    }
+  }
+  return out;
+}
+
+// Azure's LLM inference trace of 2023, code: very uneven gaps, no known prefixes.
+Workload azure_code(size_t requests, uint64_t seed) {
+  constexpr Knots kInput = {3, 17, 75, 147, 578, 1469, 2744, 5188, 7303, 7436, 7437, 7437};
+  constexpr Knots kOutput = {6, 6, 6, 7, 9, 13, 24, 55, 90, 251, 825, 1899};
+  constexpr double kRate = 2.57;
+  constexpr double kVariation = 13.2;  // of the gaps: standard deviation over mean
+  Random random(seed);
+  std::vector<double> gaps(requests);
+  double sum = 0;
+  for (double& gap : gaps) sum += gap = draw_gamma(1 / (kVariation * kVariation), random);
+  const double scale = sum > 0 ? static_cast<double>(requests) / kRate / sum : 0;
+  Workload out;
+  double at = 0;
+  for (size_t i = 0; i < requests; ++i) {
+    at += gaps[i] * scale;
+    add_request(out, at, static_cast<uint32_t>(draw(kOutput, random)));
+    out.add_piece({i + 1, static_cast<uint32_t>(draw(kInput, random))});
+  }
+  return out;
+}
+
+// Every ten seconds 160 strangers within a tenth of a second.
+Workload bursts(size_t requests, uint64_t seed) {
+  constexpr size_t kBurst = 160;
+  Random random(seed);
+  Workload out;
+  for (size_t i = 0; i < requests; ++i) {
+    const auto burst = static_cast<double>(i / kBurst);
+    const double within = static_cast<double>(i % kBurst) / kBurst * 0.1;
+    add_request(out, 1 + burst * 10 + within, 60 + random.below(80));
+    out.add_piece({i + 1, 700 + random.below(600)});
+  }
+  return out;
+}
+
+Workload conversation(size_t requests, uint64_t seed) {
+  return generate_mooncake(MooncakeTrace::kConversation, requests, seed);
+}
+Workload synthetic(size_t requests, uint64_t seed) {
+  return generate_mooncake(MooncakeTrace::kSynthetic, requests, seed);
+}
+Workload tool_agent(size_t requests, uint64_t seed) {
+  return generate_mooncake(MooncakeTrace::kToolAgent, requests, seed);
+}
+
+struct Generator {
+  WorkloadKind kind;
+  Workload (*generate)(size_t requests, uint64_t seed);
+};
+
+constexpr std::array<Generator, 8> kGenerators{{
+    {{"conversation", 12031, "like Mooncake's conversation trace: one hour, 3.4 requests/s, long tail"},
+     conversation},
+    {{"synthetic", 3993, "like Mooncake's synthetic trace: 17 minutes, 3.9 requests/s, long shared prompts"},
+     synthetic},
+    {{"toolagent", 23608, "like Mooncake's tool and agent trace: three hot system prompts, 6.7 requests/s"},
+     tool_agent},
+    {{"shared-prefix", 3000, "150 system prompts of 6,000 tokens x 5 questions of 1,200, 20 requests/s"},
+     precise_ladder},
+    {{"multi-round", 3200, "320 users x 10 rounds on a history of 20,000 tokens, 4 requests/s"}, multi_round},
+    {{"azure-code", 8819, "Azure's code completion lengths in bursts: gaps vary by 13 times their mean"},
+     azure_code},
+    {{"one-prefix", 4000, "one system prompt of 2,048 tokens for all, short questions, 40 requests/s"},
+     one_prefix},
+    {{"burst", 1600, "160 unrelated requests within 100 ms, every 10 s"}, bursts},
+}};
+
+}  // namespace
+
+std::vector<WorkloadKind> workload_kinds() {
+  std::vector<WorkloadKind> out;
+  for (const Generator& generator : kGenerators) out.push_back(generator.kind);
+  return out;
+}
+
+Result<Workload> generate_workload(std::string_view kind, size_t requests, uint64_t seed) {
+  std::string known;
+  for (const Generator& generator : kGenerators) {
+    if (generator.kind.name != kind) {
+      known += (known.empty() ? "" : ", ") + std::string(generator.kind.name);
+      continue;
+    }
+    if (requests == 0) requests = generator.kind.requests;
+    if (requests > kMaxGeneratedRequests)
+      return invalid_config(fmt::format("{} requests are more than {}", requests, kMaxGeneratedRequests));
+    Workload out = generator.generate(requests, seed);
+    out.name = kind;
+    return out;
+  }
+  return invalid_config(fmt::format("workload \"{}\" is not known; there are: {}", kind, known));
+}
+
+}  // namespace penstock::simulator

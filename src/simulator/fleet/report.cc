@@ -1,0 +1,121 @@
+#include "simulator/fleet/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace penstock::simulator {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Three places after the point are what the figures are good for; and equal runs print equally.
+double rounded(double value) {
+  return std::round(value * 1000) / 1000;
+}
+double rounded_ratio(double value) {
+  return std::round(value * 10000) / 10000;
+}
+
+Json to_json(const Quantiles& q) {
+  return {
+      {"mean", rounded(q.mean)}, {"p50", rounded(q.p50)}, {"p90", rounded(q.p90)}, {"p99", rounded(q.p99)}};
+}
+
+Json to_json(const FleetReport& r) {
+  Json out = {{"policy", r.policy},
+              {"requests", r.requests},
+              {"finished", r.finished},
+              {"refused_too_long", r.refused},
+              {"rejected", r.rejected},
+              {"fallback_decisions", r.fallbacks},
+              {"ttft_ms", to_json(r.ttft_ms)},
+              {"tpot_ms", to_json(r.tpot_ms)},
+              {"e2e_ms", to_json(r.e2e_ms)},
+              {"hit_ratio", rounded_ratio(r.hit_ratio)},
+              {"input_tokens", r.input_tokens},
+              {"cached_tokens", r.cached_tokens},
+              {"output_tokens", r.output_tokens},
+              {"queue_max_over_mean", rounded(r.queue_balance)},
+              {"load_max_over_mean", rounded(r.load_balance)},
+              {"requests_max_over_mean", rounded(r.request_balance)},
+              {"computed_tokens_max_over_mean", rounded(r.work_balance)},
+              {"mean_queue", rounded(r.mean_queue)},
+              {"peak_queue", r.peak_queue},
+              {"preemptions", r.preemptions},
+              {"simulated_seconds", rounded(r.simulated_seconds)}};
+  if (!r.rejection.empty()) out["rejection"] = r.rejection;
+  return out;
+}
+
+std::string quantile_cells(const Quantiles& q) {
+  return fmt::format("{:>8.0f} {:>8.0f} {:>8.0f} {:>8.0f}", q.mean, q.p50, q.p90, q.p99);
+}
+
+}  // namespace
+
+std::string render_text(const FleetComparison& c) {
+  std::string out = fmt::format(
+      "{}: {} requests, {} prompt tokens, {} answer tokens; {} engines ({}, {} blocks of {}), {} gateway{}, "
+      "scrape every {:.0f} ms, seed {}\n\n",
+      c.workload, c.requests, c.input_tokens, c.output_tokens, c.options.engines, c.profile,
+      c.options.engine.num_blocks, c.options.engine.block_size, c.options.gateways,
+      c.options.gateways == 1 ? "" : "s", to_millis(c.options.scrape_interval), c.options.seed);
+  size_t width = 6;
+  for (const FleetReport& r : c.policies) width = std::max(width, r.policy.size());
+  constexpr std::string_view kBound = "bound";
+  out += fmt::format("{:<{}} {:^35} {:^26} {:>6} {:^23}\n", "", width, "TTFT ms", "TPOT ms", "hits",
+                     "max/mean of engines");
+  out +=
+      fmt::format("{:<{}} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>6} {:>7} {:>7} {:>7}\n", "policy",
+                  width, "mean", "p50", "p90", "p99", "mean", "p50", "p99", "ratio", "queue", "load", "work");
+  for (const FleetReport& r : c.policies) {
+    out += fmt::format("{:<{}} {} {:>8.1f} {:>8.1f} {:>8.1f} {:>6.3f} {:>7.2f} {:>7.2f} {:>7.2f}\n", r.policy,
+                       width, quantile_cells(r.ttft_ms), r.tpot_ms.mean, r.tpot_ms.p50, r.tpot_ms.p99,
+                       r.hit_ratio, r.queue_balance, r.load_balance, r.work_balance);
+  }
+  out += fmt::format("{:<{}} {} {:>8} {:>8} {:>8} {:>6.3f}\n", kBound, width, quantile_cells(c.bound.ttft_ms),
+                     "", "", "", c.bound.hit_ratio_unlimited);
+  out += fmt::format(
+      "\nbound: every request on an idle engine, one cache for all that forgets nothing; of the engines' "
+      "size, "
+      "giving\nup what is needed last, it hits {:.3f}. queue, load: requests waiting, and waiting or "
+      "running; "
+      "work: prompt\ntokens computed.\n",
+      c.bound.hit_ratio_clairvoyant);
+  for (const FleetReport& r : c.policies) {
+    if (r.refused > 0)
+      out += fmt::format("{}: {} requests are longer than the engines' context\n", r.policy, r.refused);
+    if (r.rejected > 0)
+      out += fmt::format("{}: {} requests rejected: {}\n", r.policy, r.rejected, r.rejection);
+    if (r.fallbacks > 0) out += fmt::format("{}: {} decisions in a fallback state\n", r.policy, r.fallbacks);
+    if (r.preemptions > 0) out += fmt::format("{}: {} preemptions\n", r.policy, r.preemptions);
+  }
+  return out;
+}
+
+std::string render_json(const FleetComparison& c) {
+  Json out;
+  out["workload"] = {{"name", c.workload},
+                     {"requests", c.requests},
+                     {"input_tokens", c.input_tokens},
+                     {"output_tokens", c.output_tokens}};
+  out["fleet"] = {{"engines", c.options.engines},
+                  {"gateways", c.options.gateways},
+                  {"profile", c.profile},
+                  {"block_size", c.options.engine.block_size},
+                  {"num_blocks", c.options.engine.num_blocks},
+                  {"scrape_interval_ms", to_millis(c.options.scrape_interval)},
+                  {"warm_up_s", to_seconds(c.options.warm_up)},
+                  {"seed", c.options.seed}};
+  out["bound"] = {{"ttft_ms", to_json(c.bound.ttft_ms)},
+                  {"hit_ratio_unlimited", rounded_ratio(c.bound.hit_ratio_unlimited)},
+                  {"hit_ratio_clairvoyant", rounded_ratio(c.bound.hit_ratio_clairvoyant)}};
+  out["policies"] = Json::array();
+  for (const FleetReport& report : c.policies) out["policies"].push_back(to_json(report));
+  return out.dump(2) + "\n";
+}
+
+}  // namespace penstock::simulator

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "simulator/fleet/bounds.h"
+#include "simulator/fleet/fleet.h"
+
+namespace penstock::simulator {
+
+// All that one run of `penstock sim fleet` found out.
+struct FleetComparison {
+  std::string workload;
+  uint64_t requests = 0;
+  uint64_t input_tokens = 0;
+  uint64_t output_tokens = 0;
+  FleetOptions options;
+  std::string profile;  // of the engines' step times
+  FleetBound bound;
+  std::vector<FleetReport> policies;
+};
+
+// A table for people: a line for each policy and one for the bound. Ends with a line break.
+std::string render_text(const FleetComparison& comparison);
+// One object: {"workload": {…}, "fleet": {…}, "bound": {…}, "policies": [{…}]}; times in ms, ratios in [0,
+// 1]. Ends with a line break.
+std::string render_json(const FleetComparison& comparison);
+
+}  // namespace penstock::simulator
