@@ -48,9 +48,9 @@ def envoy_binary():
 class Picker(Exposition):
     """`penstock epp` in file mode. restart() comes back on the same ports."""
 
-    def __init__(self, folder, ports, *flags, tls=False, plugins="", profile="", ready=True):
+    def __init__(self, folder, ports, *flags, tls=False, plugins="", profile="", ready=True, env=None):
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.tls = folder, tls
+        self.folder, self.tls, self.env = folder, tls, env
         self.port, self.health_port, self.metrics_port = free_port(), free_port(), free_port()
         self.set_endpoints(ports)
         config = folder / "epp.yaml"
@@ -69,7 +69,7 @@ class Picker(Exposition):
         new.rename(self.folder / "endpoints.yaml")
 
     def start(self, ready=True):
-        self.program = Program(self.folder / "picker.log", *self.arguments)
+        self.program = Program(self.folder / "picker.log", *self.arguments, env=self.env)
         with self.program.stopped_on_failure():
             self.program.wait_for_http(f"{self.admin}/metrics")
             if ready:

@@ -25,6 +25,7 @@ class Stream:
         self.connection, self.number, self.plain = connection, number, plain
         self.buffer, self.queue, self.raw = bytearray(), [], 0
         self.headers, self.status, self.status_text, self.reset, self.ended = None, None, "", None, False
+        self.trailers = None
 
     def send(self, message, flag=0, end=False, seconds=10):
         self.send_bytes(messages.frame(message, flag), end, seconds)
@@ -122,6 +123,8 @@ class Stream:
                   for key, value in headers}
         if self.headers is None:
             self.headers = fields
+        else:
+            self.trailers = fields
         if "grpc-status" in fields:
             self.status, self.status_text = int(fields["grpc-status"]), fields.get("grpc-message", "")
 

@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import socket
+import ssl
 import subprocess
 import time
 
@@ -41,6 +42,22 @@ def eventually(condition, seconds=10, what="condition"):
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} did not come true within {seconds} s")
         time.sleep(0.01)
+
+
+def make_certificate(cert, key, name="localhost"):
+    """A new key and a certificate of it, signed by itself, for 127.0.0.1 and `name`."""
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
+                    f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", key, "-out", cert],
+                   check=True, capture_output=True)
+
+
+def shows_certificate(port, cert):
+    """Whether a new handshake shows the certificate in that file."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as raw, context.wrap_socket(raw) as secured:
+        return secured.getpeercert(binary_form=True) == ssl.PEM_cert_to_DER_cert(cert.read_text())
 
 
 class Program:

@@ -87,7 +87,9 @@ def spans_of(data):
 
 
 class Collector:
-    def __init__(self):
+    """`tls`: a server-side SSLContext."""
+
+    def __init__(self, tls=None):
         collector = self
         self.spans, self.lock, self.answers = [], threading.Lock(), []
 
@@ -105,8 +107,15 @@ class Collector:
             def log_message(self, *_):
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1/traces"
+        class Server(http.server.ThreadingHTTPServer):
+            def handle_error(self, *_):
+                collector.broken += 1
+
+        self.server, self.broken = Server(("127.0.0.1", 0), Handler), 0
+        if tls:
+            # The handshake belongs to the connection's own thread.
+            self.server.socket = tls.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.server.server_address[1]}/v1/traces"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def trace(self, trace_id):

@@ -1,11 +1,13 @@
 """Clients through a real Envoy that asks `penstock epp` where each request goes."""
 import concurrent.futures
+import http.server
 import json
 import pathlib
 import re
 import signal
 import socket
 import subprocess
+import threading
 
 import httpx
 import openai
@@ -357,6 +359,121 @@ def test_never_looking_at_answers_is_warned_of_where_plugins_work_on_them(bed, s
     warned = {phase: [line["plugin"] for line in picker.program.log_lines("--response-phase never: this plugin works on answers and sees none")]
               for phase, picker in phases.items()}
     assert warned == {"never": ["session-affinity-scorer/session-affinity-scorer"], "always": []}
+
+
+class TrailerEngine:
+    """An engine over HTTP/1.1 that ends every chat with trailers."""
+
+    def __init__(self):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                page = b"vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0\n"
+                self.send_response(200)
+                self.send_header("content-type", "text/plain")
+                self.send_header("content-length", str(len(page)))
+                self.end_headers()
+                self.wfile.write(page)
+
+            def take(self):
+                if "chunked" not in self.headers.get("transfer-encoding", ""):
+                    return self.rfile.read(int(self.headers["content-length"]))
+                whole = b""
+                while size := int(self.rfile.readline(), 16):
+                    whole += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
+                return whole
+
+            def do_POST(self):
+                stream = json.loads(self.take()).get("stream")
+                answer = {"id": "x", "model": MODEL, "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+                data = json.dumps(answer).encode()
+                pieces = [b"data: " + data + b"\n\n", b"data: [DONE]\n\n"] if stream else [data[:20], data[20:]]
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream" if stream else "application/json")
+                self.send_header("transfer-encoding", "chunked")
+                self.send_header("trailer", "x-checksum")
+                self.end_headers()
+                for piece in pieces:
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                    self.wfile.flush()
+                self.wfile.write(b"0\r\nx-checksum: 1\r\n\r\n")
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def stop(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+TRAILERS = ("    original_dst_lb_config:", """    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: { http_protocol_options: { enable_trailers: true } }
+    original_dst_lb_config:""")
+
+
+def test_an_answers_trailers_reach_the_client_and_end_it(start):
+    engine = TrailerEngine()
+    try:
+        picker = start.picker([engine.port], "--outlier-detection")
+        envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port, changes=[TRAILERS])
+        eventually(envoy.picker_is_healthy, what="Envoy finds the picker healthy")
+        for number, stream in enumerate((False, True)):
+            with Connection(envoy.port) as connection:
+                asked = connection.request(CHAT, [("content-type", "application/json"), ("te", "trailers")])
+                asked.send_bytes(json.dumps(chat(stream=stream)).encode(), end=True)
+                asked.wait_for_end(10)
+                assert asked.headers[":status"] == "200"
+                assert asked.trailers == {"x-checksum": "1"}
+                if stream:
+                    assert asked.buffer.endswith(b"data: [DONE]\n\n")
+                else:
+                    assert json.loads(asked.buffer)["model"] == MODEL
+            settled(picker)
+            eventually(lambda: ended(picker, "ok") == number + 1, what="the request has ended well")
+        assert picker.metric_sum("llm_d_epp_request_output_tokens_sum") == 6
+        assert picker.metric_sum("penstock_extproc_streams_ended_total") == 2
+        assert picker.metric_sum("penstock_extproc_local_replies_total") == 0
+        assert picker.metric_sum("penstock_extproc_ejections_total") == 0
+        assert envoy.stats()["streams_failed"] == 0
+    finally:
+        engine.stop()
+
+
+@pytest.mark.parametrize("http2", [False, True], ids=["HTTP/1.1", "HTTP/2"])
+def test_envoys_408_for_a_request_that_never_ends_is_no_engines_fault(bed, start, http2):
+    picker = start.picker(bed.engines.ports, "--outlier-detection")
+    envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port, changes=[("request_timeout: 60s", "request_timeout: 2s")])
+    eventually(envoy.picker_is_healthy, what="Envoy finds the picker healthy")
+    before = sum(bed.engines.requests())
+    started = b'{"model":"sim-model",'
+    for number in range(3):
+        if http2:
+            with Connection(envoy.port) as connection:
+                asked = connection.request(CHAT, [("content-type", "application/json")])
+                asked.send_bytes(started)
+                eventually(lambda: connection.pump(0.05) or asked.headers, 20, "an answer")
+                assert asked.headers[":status"] == "408"
+        else:
+            with socket.create_connection(("127.0.0.1", envoy.port), timeout=20) as s:
+                s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n" + started)
+                assert s.recv(12) == b"HTTP/1.1 408"
+        eventually(lambda: ended(picker, "envoy_reply") == number + 1, what="the picker has learned of it")
+        settled(picker)
+    assert sum(bed.engines.requests()) == before
+    assert picker.metric_sum("penstock_extproc_ejections_total") == 0
+    assert picker.metric_sum("penstock_extproc_streams_ended_total") == 3
+    # Each engine is as eligible as before.
+    eventually(lambda: envoy.post(CHAT, chat()).status_code == 200, what="the next request is served")
+    settled(picker)
 
 
 def waits_by_thread(pid):

@@ -6,7 +6,7 @@ import subprocess
 import httpx
 import pytest
 
-from harness import Engines, Exposition, Program, eventually, free_port
+from harness import Engines, Exposition, Program, eventually, free_port, make_certificate
 
 MODEL = "sim-model"
 
@@ -28,9 +28,7 @@ def settings(folder, urls, tls=False):
         "pools": [{"name": "pool", "discovery": {"static": urls}, "engine": {"http2": True}}],
     }
     if tls:
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
-                        "/CN=localhost", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
-                       check=True, capture_output=True)
+        make_certificate(folder / "cert.pem", folder / "key.pem")
         document["listeners"].append({"name": "tls", "address": f"127.0.0.1:{secure}",
                                       "tls": {"certFile": str(folder / "cert.pem"), "keyFile": str(folder / "key.pem")}})
     path = folder / "settings.yaml"

@@ -2,7 +2,6 @@
 import concurrent.futures
 import hashlib
 import json
-import os
 import pathlib
 import signal
 import subprocess
@@ -12,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from harness import PENSTOCK, eventually
+from harness import PENSTOCK, eventually, make_certificate, shows_certificate
 
 CHAT = "/v1/chat/completions"
 
@@ -187,25 +186,27 @@ def test_generated_references_are_up_to_date():
 
 
 def test_tls_listener_and_reloaded_certificate(start, tmp_path):
-    engines = start.engines(1)
+    engines = start.engines(1, decode_ms=5)
     cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
-
-    def make(name):
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-                        "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
-                       check=True, capture_output=True)
-
-    make("one")
+    make_certificate(cert, key)
     gateway = start.gateway("--tls-cert", cert, "--tls-key", key, model_servers=engines.urls)
     secure = f"https://127.0.0.1:{gateway.port}{CHAT}"
     assert httpx.post(secure, json=body(), verify=str(cert), timeout=10).status_code == 200
-    make("two")
+    assert shows_certificate(gateway.port, cert)
+    request = {"json": body(stream=True, max_tokens=400, ignore_eos=True), "verify": str(cert), "timeout": 30}
+    with httpx.stream("POST", secure, **request) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        make_certificate(cert, key)
+        gateway.program.signal(signal.SIGHUP)
+        eventually(lambda: shows_certificate(gateway.port, cert), what="new certificate served")
+        assert [line for line in lines if line][-1] == "data: [DONE]", "a stream under the old one goes on"
+    assert httpx.post(secure, json=body(), verify=str(cert), timeout=10).status_code == 200
+    # What is no certificate changes nothing.
+    good = tmp_path / "good.crt"
+    good.write_text(cert.read_text())
+    cert.write_text("no certificate")
     gateway.program.signal(signal.SIGHUP)
-
-    def renewed():
-        try:
-            return httpx.post(secure, json=body(), verify=str(cert), timeout=10).status_code == 200
-        except httpx.ConnectError:
-            return False
-    eventually(renewed, what="new certificate served")
-    assert os.path.exists(key)
+    eventually(lambda: any(str(cert) in json.dumps(line) and line["level"] in ("error", "warn")
+                           for line in gateway.program.log_lines()), what="complaint in the log")
+    assert shows_certificate(gateway.port, good)

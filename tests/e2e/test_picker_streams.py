@@ -15,7 +15,7 @@ import pytest
 import extproc_messages as m
 from extproc_messages import BUFFERED, BUFFERED_PARTIAL, DESTINATION, FULL_DUPLEX_STREAMED, NONE, STREAMED
 from grpc_client import CANCEL, Connection
-from harness import ROOT, eventually
+from harness import ROOT, eventually, make_certificate, shows_certificate
 
 DUPLEX = (FULL_DUPLEX_STREAMED, FULL_DUPLEX_STREAMED)
 INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 3, 4, 8, 12
@@ -737,3 +737,26 @@ def test_tls_and_plain_text_mixed_up_is_named_in_the_log_and_harms_nobody(start,
             assert stream.receive(3) is not None
     works(picker)
     assert picker.is_serving()
+
+
+def test_a_renewed_certificate_is_served_without_a_restart_and_open_streams_go_on(start, engines, tmp_path):
+    cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    make_certificate(cert, key)
+    picker = start.picker(engines.ports, "--cert-path", tmp_path, "--enable-cert-reload", tls=True)
+    assert shows_certificate(picker.port, cert)
+    with picker.connect() as connection:
+        stream = connection.open()
+        assert pick(stream)[0].destination
+        make_certificate(cert, key)
+        eventually(lambda: shows_certificate(picker.port, cert), 20, "new certificate served")
+        answer_response(stream)
+        stream.cancel()
+    works(picker)
+    # What is no certificate changes nothing.
+    good = tmp_path / "good.crt"
+    good.write_text(cert.read_text())
+    cert.write_text("no certificate")
+    eventually(lambda: any(str(cert) in json.dumps(line) and line["level"] in ("error", "warn")
+                           for line in picker.program.log_lines()), 20, "complaint in the log")
+    assert shows_certificate(picker.port, good)
+    works(picker)

@@ -2,11 +2,12 @@
 import http.server
 import json
 import secrets
+import ssl
 import threading
 
 import pytest
 
-from harness import eventually
+from harness import eventually, make_certificate
 from otlp_collector import Collector
 from test_picker_streams import answer_response, pick
 
@@ -196,3 +197,62 @@ def test_the_picker_joins_the_callers_trace_and_envoy_is_told_to_pass_its_span_o
     assert root["resource"]["service.name"] == "llm-d-epp"
     assert root["attributes"]["http.response.status_code"] == 200
     assert spans["pick_endpoints"]["attributes"]["llm_d.epp.picker.candidate_endpoints"] == 1
+
+
+def secured_collector(folder, of_clients=None):
+    """A collector with a certificate in `folder`; it asks for one of its clients where they have a CA."""
+    make_certificate(folder / "collector.pem", folder / "collector.key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "collector.pem", folder / "collector.key")
+    if of_clients:
+        context.load_verify_locations(of_clients)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return Collector(context)
+
+
+@pytest.mark.parametrize("mutual", [False, True], ids=["its CA", "and our certificate"])
+def test_spans_go_to_a_collector_over_tls(start, tmp_path, engine, mutual):
+    ours = {"CLIENT_CERTIFICATE": tmp_path / "ours.pem", "CLIENT_KEY": tmp_path / "ours.key"} if mutual else {}
+    if mutual:
+        make_certificate(ours["CLIENT_CERTIFICATE"], ours["CLIENT_KEY"], "gateway")
+    collector = secured_collector(tmp_path, ours.get("CLIENT_CERTIFICATE"))
+    try:
+        files = {"CERTIFICATE": tmp_path / "collector.pem", **ours}
+        gateway = start.gateway(*settings(tmp_path, engine, collector, sampleRatio=1),
+                                env={**FAST, **{f"OTEL_EXPORTER_OTLP_{name}": str(file) for name, file in files.items()}})
+        assert gateway.post(CHAT, body()).status_code == 200
+        eventually(lambda: [s for s in collector.spans if s["name"] == "gateway.request"], what="the trace")
+    finally:
+        collector.stop()
+
+
+def test_a_collector_that_cannot_prove_who_it_is_gets_no_span(start, tmp_path, engine):
+    collector = secured_collector(tmp_path)
+    make_certificate(tmp_path / "other.pem", tmp_path / "other.key")
+    try:
+        gateway = start.gateway(*settings(tmp_path, engine, collector, sampleRatio=1),
+                                env={**FAST, "OTEL_EXPORTER_OTLP_CERTIFICATE": str(tmp_path / "other.pem")})
+        assert gateway.post(CHAT, body()).status_code == 200
+        eventually(lambda: collector.broken, what="a handshake that is broken off")
+        eventually(lambda: any("certificate" in json.dumps(line) for line in gateway.program.log_lines()), 20, "its reason in the log")
+        assert gateway.post(CHAT, body()).status_code == 200
+        assert not collector.spans
+    finally:
+        collector.stop()
+
+
+def test_the_picker_sends_its_spans_over_tls(start, tmp_path):
+    engines, collector = start.engines(1), secured_collector(tmp_path)
+    try:
+        picker = start.picker(engines.ports, "--tracing=true", env={
+            **FAST, "OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": collector.url, "OTEL_TRACES_SAMPLER": "always_on",
+            "OTEL_EXPORTER_OTLP_CERTIFICATE": str(tmp_path / "collector.pem")})
+        with picker.connect() as connection:
+            stream = connection.open()
+            pick(stream)
+            answer_response(stream)
+            stream.cancel()
+        eventually(lambda: [s for s in collector.spans if s["name"] == "gateway.request"], 20, "the trace")
+    finally:
+        collector.stop()
