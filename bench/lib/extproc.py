@@ -53,7 +53,7 @@ def start_picker(work, ports, *flags, core=common.PROXY_CORE):
     process = common.Process(
         [common.PENSTOCK, "epp", "--pool-name", "bench", "--config-file", write_config(work, ports), "--grpc-port", grpc,
          "--grpc-health-port", health, "--metrics-port", metrics, "--bind-address", "127.0.0.1", "--secure-serving=false",
-         "--tracing=false", *flags], core=core, log=work / "picker.log")
+         "--tracing=false", "--drain-timeout", "0s", *flags], core=core, log=work / "picker.log")
     common.wait_for_port(grpc, process.process)
     process.health_port = health
     time.sleep(0.7)

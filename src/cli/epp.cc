@@ -17,6 +17,9 @@ namespace penstock::cli {
 
 namespace {
 
+// A group of flags: the reference has them, this build has no use for them.
+constexpr const char* kNoEffect = "Accepted without effect";
+
 // Names and defaults are llm-d-router's; the second half is Penstock's own.
 struct EppFlags {
   int64_t grpc_port = 9002;
@@ -160,6 +163,7 @@ Status take_settings(const std::string& path, extproc::EppOptions& options, Dura
     }
     options.limits = listener.limits;
     options.door.body_timeout = listener.body_timeout;
+    options.door.body_total_timeout = listener.body_total_timeout;
     options.door.body_bytes = listener.limits.body_bytes;
     options.door.header_bytes = listener.limits.header_bytes;
     options.max_receive_message_bytes = static_cast<size_t>(listener.limits.body_bytes) + (1 << 20);
@@ -241,8 +245,8 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
                         : flags.response_phase == "auto" ? extproc::ResponsePhase::kAuto
                                                          : extproc::ResponsePhase::kAlways;
   auto piece = parse_quantity(flags.piece_bytes);
-  if (!piece.ok() || *piece < 1 || *piece > (4 << 20)) {
-    return invalid_config("--body-piece-bytes '" + flags.piece_bytes + "' is not between 1 and 4Mi");
+  if (!piece.ok() || *piece < (4 << 10) || *piece > (4 << 20)) {
+    return invalid_config("--body-piece-bytes '" + flags.piece_bytes + "' is not between 4Ki and 4Mi");
   }
   door.piece_bytes = static_cast<size_t>(*piece);
   if (given("--request-body-timeout") || flags.settings_file.empty()) {
@@ -298,6 +302,11 @@ int epp(const EppFlags& flags, const CLI::App& command) {
     complain(error.message);
     return kFailed;
   };
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_group() != kNoEffect || option->count() == 0) continue;
+    telemetry::log_warn("a flag is accepted without effect",
+                        {{"flag", option->get_name()}, {"why", option->get_description()}});
+  }
   if (flags.metrics_auth && plan->metrics_client_ca.empty()) {
     telemetry::log_info("metrics-endpoint-auth: there is no Kubernetes API to ask, /metrics is open");
   }
@@ -317,7 +326,7 @@ int epp(const EppFlags& flags, const CLI::App& command) {
   telemetry::log_info("admin listening", {{"address", bound->to_string()}});
   if (Status status = runtime.start(); !status.ok()) {
     admin.stop();
-    runtime.stop(Duration(0));
+    runtime.stop();
     return fail(status.error());
   }
   telemetry::log_info("penstock picks", {{"version", kVersion}});
@@ -340,18 +349,17 @@ int epp(const EppFlags& flags, const CLI::App& command) {
 
   telemetry::log_info("draining", {{"timeout_s", to_seconds(plan->drain_timeout)}});
   runtime.begin_drain();
-  // Data planes go on sending until they see that health says NOT_SERVING: only half a second without any
-  // stream tells that they have left.
-  const SystemClock clock;
-  TimePoint busy_at = clock.now();
-  const bool hurried = drain(signals, plan->drain_timeout, [&] {
-    const TimePoint now = clock.now();
-    if (runtime.active_requests() > 0) busy_at = now;
-    return now - busy_at < std::chrono::milliseconds(500) ? 1 : 0;
-  });
+  // Data planes go on sending until they see that health says NOT_SERVING, and silence does not tell that
+  // they have: an idle one may send its next request here.
+  if (!drain(signals, plan->drain_timeout, [] { return 1; })) {
+    telemetry::log_info("closing", {{"requests", runtime.active_requests()}});
+    runtime.close_door();
+    drain(signals, plan->drain_timeout, [&] { return runtime.active_requests(); });
+  }
+  // Its pages read what stop() takes apart.
   admin.stop();
   admin_loop.stop();
-  runtime.stop(hurried ? Duration(0) : plan->drain_timeout);
+  runtime.stop();
   telemetry::log_info("stopped");
   telemetry::flush_logs();
   return kOk;
@@ -372,9 +380,6 @@ void add_reference_flags(CLI::App& command, EppFlags& flags) {
   option("--pool-name", flags.pool_name, "Name of the pool, in metrics and for rewrites and objectives");
   option("--pool-namespace", flags.pool_namespace,
          "Its namespace (default: the environment's NAMESPACE, else 'default')");
-  option("--pool-group", flags.pool_group, "API group of the pool");
-  option("--endpoint-selector", flags.endpoint_selector, "Instead of --pool-name: labels of endpoints");
-  option("--endpoint-target-ports", flags.endpoint_ports, "Ports of those endpoints, 1 to 8")->delimiter(',');
   option("--config-file", flags.config_file, "EndpointPickerConfig (default: queue 2, KV cache 2, prefix 3)");
   option("--config-text", flags.config_text, "The same as text");
   flag("--allow-experimental-plugins", flags.allow_experimental, "Take plugins of stability Alpha");
@@ -395,7 +400,8 @@ void add_reference_flags(CLI::App& command, EppFlags& flags) {
   option("--grpc-max-recv-msg-size", flags.max_receive,
          "Largest message, a quantity such as 10MiB (default: 65 MiB)");
   option("--grpc-max-send-msg-size", flags.max_send, "Largest answer (default: no limit)");
-  option("--drain-timeout", flags.drain_timeout, "How long to serve on after SIGTERM, and then to wait");
+  option("--drain-timeout", flags.drain_timeout,
+         "How long to serve on after SIGTERM (a second one ends it), and then to wait for open streams");
   flag("--enable-grpc-stream-metrics", flags.stream_metrics, "The llm_d_epp_extproc_* metrics");
   option("--metrics-cert-dir", flags.metrics_certs, "Folder with tls.crt and tls.key of the metrics port");
   option("--metrics-client-ca-file", flags.metrics_client_ca,
@@ -405,7 +411,6 @@ void add_reference_flags(CLI::App& command, EppFlags& flags) {
   flag("--tracing", flags.tracing,
        "Traces, as settings and the OTEL_* environment say; else to standard output");
 
-  constexpr const char* kNoEffect = "Accepted without effect";
   const auto ignored = [&](const char* name, auto& value, const char* text) {
     if constexpr (std::is_same_v<std::remove_reference_t<decltype(value)>, bool>) {
       command.add_flag(name, value, text)->group(kNoEffect);
@@ -413,6 +418,14 @@ void add_reference_flags(CLI::App& command, EppFlags& flags) {
       command.add_option(name, value, text)->group(kNoEffect);
     }
   };
+  ignored("--pool-group", flags.pool_group, "The API group is no part of a pool's name here");
+  ignored("--endpoint-selector", flags.endpoint_selector,
+          "Stands in for --pool-name, but selects nothing: needs a Kubernetes client");
+  command
+      .add_option("--endpoint-target-ports", flags.endpoint_ports,
+                  "Checked (1 to 8 ports) and no more: endpoints name their ports")
+      ->delimiter(',')
+      ->group(kNoEffect);
   ignored("--metrics-endpoint-auth", flags.metrics_auth, "Needs the Kubernetes API");
   ignored("--enable-pprof", flags.pprof, "There is no Go profiler");
   ignored("--refresh-prometheus-metrics-interval", flags.prometheus_interval,
@@ -458,7 +471,7 @@ void add_own_flags(CLI::App& command, EppFlags& flags) {
   command.add_option("--loops", flags.loops, "Event loops, 0 for one per core")
       ->check(CLI::Range(0, 256))
       ->group(kGroup);
-  option("--body-piece-bytes", flags.piece_bytes, "Most of a body in one answer, up to 4Mi");
+  option("--body-piece-bytes", flags.piece_bytes, "Most of a body in one answer, 4Ki to 4Mi");
   option("--response-phase", flags.response_phase,
          "always: read answers as they pass; never: leave the stream after the request; auto: leave where "
          "nothing needs the answer")

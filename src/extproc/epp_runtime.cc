@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "assembly/http2_metrics.h"
@@ -157,7 +156,7 @@ Result<std::unique_ptr<EppRuntime>> EppRuntime::create(EppOptions options) {
 }
 
 EppRuntime::~EppRuntime() {
-  stop(Duration(0));
+  stop();
 }
 
 Status EppRuntime::start() {
@@ -279,18 +278,17 @@ void EppRuntime::tick() {
   if (idle_ticks_ == 2) malloc_trim(0);
 }
 
-void EppRuntime::stop(Duration drain) {
-  if (!loops_) return;
-  draining_ = true;
-  update_health();
+void EppRuntime::close_door() {
+  begin_drain();
   health_.end_watches();
   static_health_.end_watches();
+  if (server_) server_->begin_drain();
+}
+
+void EppRuntime::stop() {
+  if (!loops_) return;
+  close_door();
   if (server_) {
-    server_->begin_drain();
-    const TimePoint deadline = clock_.now() + drain;
-    while (active_requests() > 0 && clock_.now() < deadline) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
     door_->begin_stop();
     server_->stop(Duration::zero());
   }

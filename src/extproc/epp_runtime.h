@@ -47,8 +47,9 @@ struct EppOptions {
 
 // An endpoint picker process without its command line: event loops, one pool, signals, the gRPC listeners.
 //
-// Life: create() checks everything that can be checked without the network; start() listens; begin_drain()
-// and stop() end it. reload() reads every file again. All from one thread, which runs none of the loops.
+// Life: create() checks everything that can be checked without the network; start() listens; begin_drain(),
+// close_door() and stop() end it. reload() reads every file again. All from one thread, which runs none of
+// the loops.
 class EppRuntime {
  public:
   static Result<std::unique_ptr<EppRuntime>> create(EppOptions options);
@@ -64,8 +65,10 @@ class EppRuntime {
   void begin_drain();
   // Requests that are not over; 0: drained.
   int64_t active_requests() const;
-  // No new connections and streams; requests get up to `drain`, then are cut; ends the loops.
-  void stop(Duration drain);
+  // After begin_drain(): no new connections and streams; those that are open go on.
+  void close_door();
+  // Cuts what is open; ends the loops.
+  void stop();
   // To be called every half a second or so: takes a changed certificate, gives memory back after load.
   void tick();
 

@@ -440,7 +440,29 @@ TEST_F(EppRuntimeTest, HealthServesWhileItListensAndNotWhileItDrains) {
   check(destination, 1);  // the static one
   // Who has not noticed yet is served on.
   with_client([&](io::HttpClient& client) { return exchange(client, destination); });
-  runtime->stop(Duration::zero());
+  runtime->stop();
+}
+
+Task<void> outlives_the_door(io::HttpClient& client, const io::HttpDestination& to, EppRuntime& runtime) {
+  auto stream = co_await open(client, to);
+  if (stream == nullptr) co_return;
+  co_await ask(*stream, kBody);
+  co_await receive(*stream);
+  co_await receive(*stream);
+  runtime.close_door();
+  EXPECT_EQ(runtime.active_requests(), 1);
+  co_await send(*stream, bytes_of(response_headers(engine_fields())));
+  EXPECT_TRUE((co_await receive(*stream)).has_response_headers());
+  co_await send(*stream, bytes_of(response_body("{}", true)));
+  EXPECT_TRUE((co_await receive(*stream)).has_response_body());
+}
+
+TEST_F(EppRuntimeTest, WhatIsOpenWhenTheDoorClosesGoesOnToItsEnd) {
+  start();
+  with_client([&](io::HttpClient& client) { return outlives_the_door(client, destination, *runtime); });
+  EXPECT_TRUE(at_rest());
+  EXPECT_NE(runtime->metrics().render().find("penstock_extproc_streams_ended_total{reason=\"ok\"} 1"),
+            std::string::npos);
 }
 
 TEST_F(EppRuntimeTest, WithoutEndpointsToFindItSaysSo) {

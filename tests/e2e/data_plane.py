@@ -58,6 +58,8 @@ class Picker(Exposition):
         self.arguments = ["epp", "--pool-name", "pool", "--config-file", config, "--grpc-port", self.port, "--grpc-health-port",
                           self.health_port, "--metrics-port", self.metrics_port, f"--secure-serving={str(tls).lower()}",
                           "--bind-address", "127.0.0.1", "--tracing=false", *flags]
+        if "--drain-timeout" not in flags:
+            self.arguments += ["--drain-timeout", "0s"]
         self.endpoints = len(ports)
         self.start(ready)
 

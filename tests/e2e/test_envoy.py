@@ -516,13 +516,20 @@ def test_tls_with_a_certificate_of_its_own_and_envoys_health_check(bed, start):
 
 
 def test_a_picker_that_drains_says_so_and_serves_what_still_comes(bed, start):
-    picker = start.picker(bed.engines.ports, "--drain-timeout", "2s")
-    envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port)
+    picker = start.picker(bed.engines.ports, "--drain-timeout", "60s")
+    # An Envoy that doesn't ask again soon once it was told SERVING.
+    seldom = [("interval: 2s", "interval: 600s"), ("- timeout: 1s", "- timeout: 5s\n      unhealthy_interval: 1s")]
+    envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port, changes=seldom)
     eventually(envoy.picker_is_healthy, what="Envoy finds the picker healthy")
+    process = picker.program.process
     picker.program.signal(signal.SIGTERM)
-    eventually(lambda: not picker.is_serving(), 2, "NOT_SERVING while it drains")
+    eventually(lambda: not picker.is_serving(), what="NOT_SERVING while it drains")
     assert envoy.post(CHAT, chat()).status_code == 200
-    assert picker.program.process.wait(10) == 0
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.5)
+    assert envoy.post(CHAT, chat()).status_code == 200, "it serves on although nothing came"
+    picker.program.signal(signal.SIGTERM)
+    assert process.wait(20) == 0, "a second signal ends it"
 
 
 def test_the_ten_minutes_of_the_documentation_work_as_written(tmp_path):
@@ -540,7 +547,7 @@ def test_the_ten_minutes_of_the_documentation_work_as_written(tmp_path):
     shipped.mkdir(parents=True)
     (shipped / "fail-close.yaml").write_text(moved((SHIPPED / "fail-close.yaml").read_text()))
     script = f"""
-        trap 'kill $(jobs -p); wait' EXIT
+        trap 'kill -KILL $(jobs -p); wait' EXIT
         penstock() {{ exec {PENSTOCK} "$@"; }}
         envoy() {{ exec {envoy_binary()} "$@" --disable-hot-restart -l error; }}
         there() {{ until curl -sf -o /dev/null localhost:$1; do sleep 0.05; done; }}
