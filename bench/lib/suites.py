@@ -4,7 +4,7 @@ import re
 import subprocess
 import time
 
-from bench.lib import common, extproc, peers
+from bench.lib import common, extproc, fleet, peers
 
 SIZES = {"1k": (1024, 64, 256), "16k": (16 * 1024, 64, 256), "220k": (220 * 1024, 16, 128)}
 
@@ -175,4 +175,5 @@ def decision(args):
     return keys
 
 
-SUITES = {"gateway": gateway, "decision": decision, "extproc": extproc.extproc, "envoy": extproc.envoy}
+SUITES = {"gateway": gateway, "decision": decision, "extproc": extproc.extproc, "envoy": extproc.envoy,
+          "herd": fleet.herd, "policies": fleet.policies}
