@@ -86,9 +86,11 @@ struct LatencyExplanations : testing::Test {
 
 TEST_F(LatencyExplanations, PredictionsAreSetAgainstTheObjectivesThatTheRequestHas) {
   auto column = pool.attributes->create<LatencyPrediction>(pool.slots.slot(data_keys::kLatencyPrediction));
-  column[0].known = true;
+  column[0].known = column[0].ttft_known = true;
   column[0].ttft_ms = 5.61553266131841;
   column[0].ttft_headroom_ms = -5.61553266131841;
+  EXPECT_EQ(pool.explain(*scorer, 0), "TTFT 5.62 ms (no objective), TPOT not learnt yet (counts as met)");
+  column[0].tpot_known = true;
   column[0].tpot_ms = 12;
   EXPECT_EQ(pool.explain(*scorer, 0), "TTFT 5.62 ms (no objective), TPOT 12 ms (no objective)");
   fields = {{"x-llm-d-slo-ttft-ms", "3.5"}};
