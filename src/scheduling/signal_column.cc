@@ -41,18 +41,19 @@ SignalColumn gather(SchedulingContext& ctx, std::span<const Candidate> candidate
 
   std::span<double> out = ctx.arena.make_span<double>(candidates.size());
   SignalColumn column{out};
-  bool any = false;
+  Range range;
   for (size_t i = 0; i < candidates.size(); ++i) {
     const Candidate c = candidates[i];
     if (!is_known(states[c], observed[c])) {
       ++column.unknown;
       continue;
     }
-    const double value = values[c];
-    out[i] = value;
-    column.min = any ? std::min(column.min, value) : value;
-    column.max = any ? std::max(column.max, value) : value;
-    any = true;
+    out[i] = values[c];
+    range.add(values[c]);
+  }
+  if (range.min <= range.max) {
+    column.min = range.min;
+    column.max = range.max;
   }
   if (column.unknown == 0) return column;
   for (size_t i = 0; i < candidates.size(); ++i) {

@@ -1,0 +1,581 @@
+#pragma once
+
+// The policy conformance vectors of tests/vectors/policies as data. The format is explained in the README
+// there; this is its strict decoder: an unknown key, a wrong type or a name of nobody is an error that says
+// where.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "config/node.h"
+#include "config/params.h"
+#include "inference/signals.h"
+
+namespace penstock::assembly::vectors {
+
+using config::Binder;
+using config::Node;
+
+// One signal as it stands: "unknown" is never_seen.
+struct SignalInput {
+  double value = 0;
+  SignalState state = SignalState::kFresh;
+};
+
+struct EndpointInput {
+  std::string ns = "default";
+  std::string address;  // empty: 10.0.0.<n>, n from 1 in the order of the file
+  int port = 8000;
+  std::map<std::string, std::string, std::less<>> labels;
+  bool draining = false;
+  SignalInput waiting, running, kv_usage;
+  SignalInput block_size{0, SignalState::kNeverSeen};
+  SignalInput num_blocks{0, SignalState::kNeverSeen};
+  std::vector<std::string> adapters_running, adapters_waiting;
+  int adapters_max = 0;
+  int64_t requests_in_flight = 0;
+  int64_t tokens_in_flight = 0;
+};
+
+struct NamedEndpoint {
+  std::string name;
+  EndpointInput input;
+};
+
+struct RequestInputs {
+  std::string id = "r";
+  std::string path = "/v1/completions";
+  std::string model = "m";
+  std::map<std::string, std::string> headers;
+  int priority = 0;
+  std::optional<std::vector<std::string>> subset;  // names of endpoints
+  std::optional<std::string> body;                 // JSON, instead of the one made of model and prompt
+};
+
+struct AnswerInput {
+  int status = 200;
+  bool stream = false;
+  double first_token_ms = 0;
+  int chunks = 1;
+  double chunk_gap_ms = 0;
+  std::optional<std::string> usage;  // JSON
+  bool lb_metadata = false;
+  std::optional<std::string> served;
+};
+
+using Numbers = std::map<std::string, double>;
+
+struct ProfileExpectation {
+  std::optional<std::vector<std::string>> filtered;
+  std::map<std::string, Numbers> scores;  // by plugin, then endpoint
+  Numbers totals;
+  std::optional<std::string> picked;
+};
+
+struct Expectation {
+  ProfileExpectation primary;
+  std::map<std::string, ProfileExpectation> profiles;
+  std::optional<std::vector<std::string>> ran;  // names of profiles that chose somebody
+  // One name; or several, each of which wins at least once; or shares of the draws.
+  std::vector<std::string> winners;
+  Numbers shares;
+  std::optional<std::string> destination;
+  std::map<std::string, std::optional<std::string>> request_headers;  // nothing: removed or never set
+  std::map<std::string, std::optional<std::string>> response_headers;
+  std::map<std::string, std::optional<double>> metadata;
+  std::map<std::string, Node> data;          // by key text: what producers made
+  std::map<std::string, Numbers> in_flight;  // by endpoint: requests, tokens
+  std::optional<std::string> fairness_id;
+  std::optional<std::string> fallback;
+  std::optional<int64_t> prompt_tokens;
+  struct Refusal {
+    int status = 0;
+    std::string message;
+    std::string reason;
+  };
+  std::optional<Refusal> refused;
+};
+
+struct Step {
+  int line = 0;
+  double after_ms = 0;
+  std::vector<NamedEndpoint> endpoints;  // as changed by this step and those before
+  RequestInputs request;
+  int repeat = 1;
+  bool hold = false;  // the request stays in flight until the case ends
+  std::optional<AnswerInput> answer;
+  std::optional<Expectation> expect;
+  std::map<std::string, Numbers> after_first_token;  // load in flight, by endpoint
+  std::map<std::string, Numbers> after_answer;
+};
+
+struct Case {
+  std::string file;  // stem
+  std::string name;
+  int line = 0;
+  std::optional<Node> configuration;          // nothing: the built-in one
+  std::optional<std::string> refused_config;  // loading fails and says this
+  std::vector<std::string> warnings;          // loading warns, with these texts in it
+  std::map<std::string, Node> given;          // by key text
+  int draws = 0;                              // 0: decide once
+  std::vector<Step> steps;
+};
+
+struct VectorFile {
+  std::string stem;
+  std::vector<std::string> plugins;
+  std::vector<Case> cases;
+};
+
+// Decodes one file; everything wrong is collected.
+class Decoder {
+ public:
+  static Result<VectorFile> read(const std::filesystem::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    return decode(text, path.stem().string());
+  }
+
+  static Result<VectorFile> decode(std::string_view text, const std::string& stem) {
+    Result<Node> document = config::parse_document(text, stem + ".yaml");
+    if (!document.ok()) return document.error();
+    Decoder decoder;
+    decoder.file_.stem = stem;
+    decoder.file(*document);
+    if (decoder.errors_.empty()) return std::move(decoder.file_);
+    std::string joined = stem + ".yaml";
+    for (const std::string& error : decoder.errors_) joined += "\n  " + error;
+    return Error{ErrorCode::kInvalidConfig, std::move(joined)};
+  }
+
+  // "nan" is written as a word.
+  static std::optional<double> number(const Node& node) {
+    if (node.kind == Node::Kind::kInt || node.kind == Node::Kind::kDouble) return node.number;
+    if (node.kind == Node::Kind::kString && node.text == "nan")
+      return std::numeric_limits<double>::quiet_NaN();
+    return std::nullopt;
+  }
+
+ private:
+  template <typename Bind>
+  void object(const Node* node, const std::string& path, Bind&& bind) {
+    const Status status = config::decode_params(node, path, bind, Binder::Case::kSensitive);
+    if (!status.ok()) errors_.push_back(status.error().message);
+  }
+  void wrong(const Node& node, const std::string& path, std::string_view what) {
+    errors_.push_back(fmt::format("{}: {} (line {})", path, what, node.line));
+  }
+  // Calls fn(key, value, path) for each member.
+  template <typename Fn>
+  void members(const Node* node, const std::string& path, Fn&& fn) {
+    if (node == nullptr) return;
+    if (!node->is_map()) return wrong(*node, path, "expected a map");
+    for (const auto& [key, value] : node->members) fn(key, value, path + "." + key);
+  }
+  template <typename Fn>
+  void items(const Node* node, const std::string& path, Fn&& fn) {
+    if (node == nullptr) return;
+    if (!node->is_list()) return wrong(*node, path, "expected a list");
+    for (size_t i = 0; i < node->items.size(); ++i) fn(node->items[i], fmt::format("{}[{}]", path, i));
+  }
+  Numbers numbers(const Node* node, const std::string& path) {
+    Numbers out;
+    members(node, path, [&](const std::string& key, const Node& value, const std::string& at) {
+      const std::optional<double> parsed = number(value);
+      if (!parsed) return wrong(value, at, "expected a number");
+      out[key] = *parsed;
+    });
+    return out;
+  }
+  std::map<std::string, Numbers> tables(const Node* node, const std::string& path) {
+    std::map<std::string, Numbers> out;
+    members(node, path, [&](const std::string& key, const Node& value, const std::string& at) {
+      out[key] = numbers(&value, at);
+    });
+    return out;
+  }
+  // Texts by name; null is "not there".
+  std::map<std::string, std::optional<std::string>> texts(const Node* node, const std::string& path) {
+    std::map<std::string, std::optional<std::string>> out;
+    members(node, path, [&](const std::string& key, const Node& value, const std::string& at) {
+      if (value.is_null()) {
+        out[key] = std::nullopt;
+      } else if (value.kind == Node::Kind::kString) {
+        out[key] = value.text;
+      } else {
+        wrong(value, at, "expected text or null");
+      }
+    });
+    return out;
+  }
+  std::map<std::string, Node> nodes(const Node* node, const std::string& path) {
+    std::map<std::string, Node> out;
+    members(node, path,
+            [&](const std::string& key, const Node& value, const std::string&) { out.emplace(key, value); });
+    return out;
+  }
+
+  void file(const Node& document) {
+    const Node* cases = nullptr;
+    std::string formula;
+    object(&document, "", [&](Binder& b) {
+      b.field("plugins", file_.plugins, "", "");
+      b.field("formula", formula, "", "");
+      b.node("cases", cases, "");
+    });
+    if (file_.plugins.empty()) wrong(document, "plugins", "name the plugin types that the cases are about");
+    if (cases == nullptr || cases->items.empty()) wrong(document, "cases", "there are none");
+    items(cases, "cases", [&](const Node& node, const std::string& path) { one_case(node, path); });
+  }
+
+  void one_case(const Node& node, const std::string& path) {
+    Case out;
+    out.file = file_.stem;
+    out.line = node.line;
+    const Node *configuration = nullptr, *given = nullptr, *endpoints = nullptr, *steps = nullptr;
+    const Node *request = nullptr, *answer = nullptr, *expect = nullptr;
+    object(&node, path, [&](Binder& b) {
+      b.field("name", out.name, "", "");
+      b.node("configuration", configuration, "");
+      b.field("refusedConfiguration", out.refused_config, "", "");
+      b.field("warnings", out.warnings, "", "");
+      b.node("given", given, "");
+      b.node("endpoints", endpoints, "");
+      b.field("draws", out.draws, "", "");
+      b.node("steps", steps, "");
+      b.node("request", request, "");
+      b.node("answer", answer, "");
+      b.node("expect", expect, "");
+    });
+    if (out.name.empty()) wrong(node, path + ".name", "a case needs a name");
+    if (configuration != nullptr) out.configuration = *configuration;
+    out.given = nodes(given, path + ".given");
+    std::vector<NamedEndpoint> pool;
+    change(endpoints, path + ".endpoints", true, pool);
+    endpoint_names_.clear();
+    for (const NamedEndpoint& endpoint : pool) endpoint_names_.push_back(endpoint.name);
+    if (steps == nullptr) {
+      if (expect != nullptr || request != nullptr) {
+        Step step;
+        step.line = node.line;
+        step.endpoints = pool;
+        fill_step(request, answer, expect, path, step);
+        out.steps.push_back(std::move(step));
+      } else if (!out.refused_config && out.warnings.empty()) {
+        wrong(node, path, "the case expects nothing");
+      }
+    } else if (request != nullptr || answer != nullptr || expect != nullptr) {
+      wrong(node, path, "request, answer and expect stand in the steps where there are steps");
+    }
+    items(steps, path + ".steps", [&](const Node& step_node, const std::string& at) {
+      Step step;
+      step.line = step_node.line;
+      const Node *changed = nullptr, *first_token = nullptr, *after = nullptr;
+      request = answer = expect = nullptr;
+      object(&step_node, at, [&](Binder& b) {
+        b.field("afterMs", step.after_ms, "", "");
+        b.field("repeat", step.repeat, "", "");
+        b.field("hold", step.hold, "", "");
+        b.node("endpoints", changed, "");
+        b.node("request", request, "");
+        b.node("answer", answer, "");
+        b.node("expect", expect, "");
+        b.node("inFlightAfterFirstToken", first_token, "");
+        b.node("inFlightAfterAnswer", after, "");
+      });
+      change(changed, at + ".endpoints", false, pool);
+      step.endpoints = pool;
+      step.after_first_token = tables(first_token, at + ".inFlightAfterFirstToken");
+      step.after_answer = tables(after, at + ".inFlightAfterAnswer");
+      fill_step(request, answer, expect, at, step);
+      out.steps.push_back(std::move(step));
+    });
+    file_.cases.push_back(std::move(out));
+  }
+
+  // Endpoints by name: made in a case, changed in a step (null: gone).
+  void change(const Node* node, const std::string& path, bool make, std::vector<NamedEndpoint>& pool) {
+    members(node, path, [&](const std::string& name, const Node& value, const std::string& at) {
+      auto found =
+          std::find_if(pool.begin(), pool.end(), [&](const NamedEndpoint& e) { return e.name == name; });
+      if (!make && value.is_null()) {
+        if (found == pool.end()) return wrong(value, at, "there is no such endpoint");
+        pool.erase(found);
+        return;
+      }
+      if (found == pool.end()) {
+        const auto former = std::find(endpoint_names_.begin(), endpoint_names_.end(), name);
+        if (!make && former == endpoint_names_.end()) return wrong(value, at, "there is no such endpoint");
+        const size_t place = make ? pool.size() : static_cast<size_t>(former - endpoint_names_.begin());
+        NamedEndpoint fresh;
+        fresh.name = name;
+        fresh.input.address = fmt::format("10.0.0.{}", place + 1);
+        pool.push_back(std::move(fresh));
+        found = std::prev(pool.end());
+      }
+      endpoint(&value, at, found->input);
+    });
+  }
+
+  void endpoint(const Node* node, const std::string& path, EndpointInput& out) {
+    const Node *labels = nullptr, *waiting = nullptr, *running = nullptr, *kv = nullptr;
+    const Node *block_size = nullptr, *num_blocks = nullptr, *adapters = nullptr, *load = nullptr;
+    object(node, path, [&](Binder& b) {
+      b.field("namespace", out.ns, "", "");
+      b.field("address", out.address, "", "");
+      b.field("port", out.port, "", "");
+      b.field("draining", out.draining, "", "");
+      b.node("labels", labels, "");
+      b.node("waiting", waiting, "");
+      b.node("running", running, "");
+      b.node("kvUsage", kv, "");
+      b.node("cacheBlockSize", block_size, "");
+      b.node("cacheNumBlocks", num_blocks, "");
+      b.node("adapters", adapters, "");
+      b.node("inFlight", load, "");
+    });
+    members(labels, path + ".labels", [&](const std::string& key, const Node& value, const std::string& at) {
+      if (value.kind != Node::Kind::kString) return wrong(value, at, "expected text");
+      out.labels[key] = value.text;
+    });
+    signal(waiting, path + ".waiting", out.waiting);
+    signal(running, path + ".running", out.running);
+    signal(kv, path + ".kvUsage", out.kv_usage);
+    signal(block_size, path + ".cacheBlockSize", out.block_size);
+    signal(num_blocks, path + ".cacheNumBlocks", out.num_blocks);
+    if (adapters != nullptr) {
+      object(adapters, path + ".adapters", [&](Binder& b) {
+        b.field("running", out.adapters_running, "", "");
+        b.field("waiting", out.adapters_waiting, "", "");
+        b.field("max", out.adapters_max, "", "");
+      });
+    }
+    if (load != nullptr) {
+      object(load, path + ".inFlight", [&](Binder& b) {
+        b.field("requests", out.requests_in_flight, "", "");
+        b.field("tokens", out.tokens_in_flight, "", "");
+      });
+    }
+  }
+
+  // A number; "unknown"; or {value: 3, state: stale}.
+  void signal(const Node* node, const std::string& path, SignalInput& out) {
+    if (node == nullptr) return;
+    if (const std::optional<double> value = number(*node)) {
+      out = {*value, SignalState::kFresh};
+      return;
+    }
+    if (node->kind == Node::Kind::kString && node->text == "unknown") {
+      out = {0, SignalState::kNeverSeen};
+      return;
+    }
+    if (!node->is_map()) return wrong(*node, path, "expected a number, unknown, nan or {value, state}");
+    std::string state;
+    object(node, path, [&](Binder& b) {
+      b.field("value", out.value, "", "");
+      b.field("state", state, "", "");
+    });
+    for (const SignalState s : {SignalState::kNeverSeen, SignalState::kFresh, SignalState::kStale,
+                                SignalState::kNameMissing, SignalState::kEndpointDown}) {
+      if (signal_state_name(s) == state) {
+        out.state = s;
+        return;
+      }
+    }
+    wrong(*node, path + ".state", "there is no such state");
+  }
+
+  void fill_step(const Node* request_node, const Node* answer_node, const Node* expect_node,
+                 const std::string& path, Step& step) {
+    if (request_node != nullptr) request(request_node, path + ".request", step.request);
+    if (answer_node != nullptr) {
+      const Node* usage = nullptr;
+      AnswerInput answer;
+      object(answer_node, path + ".answer", [&](Binder& b) {
+        b.field("status", answer.status, "", "");
+        b.field("stream", answer.stream, "", "");
+        b.field("firstTokenMs", answer.first_token_ms, "", "");
+        b.field("chunks", answer.chunks, "", "");
+        b.field("chunkGapMs", answer.chunk_gap_ms, "", "");
+        b.field("loadBalancerMetadata", answer.lb_metadata, "", "");
+        b.field("servedEndpoint", answer.served, "", "");
+        b.node("usage", usage, "");
+      });
+      if (usage != nullptr) answer.usage = usage->to_json();
+      step.answer = std::move(answer);
+    }
+    if (expect_node != nullptr) step.expect = expectation(expect_node, path + ".expect");
+  }
+
+  void request(const Node* node, const std::string& path, RequestInputs& out) {
+    const Node *headers = nullptr, *prompt = nullptr, *tokens = nullptr, *body = nullptr, *subset = nullptr;
+    object(node, path, [&](Binder& b) {
+      b.field("id", out.id, "", "");
+      b.field("path", out.path, "", "");
+      b.field("model", out.model, "", "");
+      b.field("priority", out.priority, "", "");
+      b.node("headers", headers, "");
+      b.node("prompt", prompt, "");
+      b.node("tokens", tokens, "");
+      b.node("subset", subset, "");
+      b.node("body", body, "");
+    });
+    members(headers, path + ".headers",
+            [&](const std::string& key, const Node& value, const std::string& at) {
+              if (value.kind != Node::Kind::kString) return wrong(value, at, "expected text");
+              out.headers[key] = value.text;
+            });
+    if (subset != nullptr) {
+      out.subset.emplace();
+      items(subset, path + ".subset", [&](const Node& item, const std::string& at) {
+        if (std::find(endpoint_names_.begin(), endpoint_names_.end(), item.text) == endpoint_names_.end())
+          return wrong(item, at, "there is no such endpoint");
+        out.subset->push_back(item.text);
+      });
+    }
+    if (body != nullptr) {
+      out.body = body->to_json();
+      return;
+    }
+    if (prompt != nullptr) {
+      Node model;
+      model.kind = Node::Kind::kString;
+      model.text = out.model;
+      out.body = "{\"model\":" + model.to_json() + ",\"prompt\":" + prompt->to_json() + "}";
+      return;
+    }
+    if (tokens == nullptr) return;
+    std::string prompts;
+    items(tokens, path + ".tokens", [&](const Node& one, const std::string& at) {
+      std::string ids;
+      items(&one, at, [&](const Node& run, const std::string& run_at) {
+        int64_t token = 0;
+        int64_t times = 1;
+        object(&run, run_at, [&](Binder& b) {
+          b.field("token", token, "", "");
+          b.field("times", times, "", "");
+        });
+        for (int64_t i = 0; i < times; ++i) ids += (ids.empty() ? "" : ",") + std::to_string(token);
+      });
+      prompts += (prompts.empty() ? "[" : ",[") + ids + "]";
+    });
+    out.body = "{\"model\":\"" + out.model + "\",\"prompt\":[" + prompts + "]}";
+  }
+
+  ProfileExpectation profile(const Node* node, const std::string& path) {
+    ProfileExpectation out;
+    const Node *scores = nullptr, *totals = nullptr, *filtered = nullptr;
+    object(node, path, [&](Binder& b) {
+      b.node("filtered", filtered, "");
+      b.node("scores", scores, "");
+      b.node("totals", totals, "");
+      b.field("picked", out.picked, "", "");
+    });
+    fill_profile(filtered, scores, totals, path, out);
+    return out;
+  }
+  void fill_profile(const Node* filtered, const Node* scores, const Node* totals, const std::string& path,
+                    ProfileExpectation& out) {
+    if (filtered != nullptr) {
+      out.filtered.emplace();
+      items(filtered, path + ".filtered", [&](const Node& item, const std::string& at) {
+        known(item, at, item.text);
+        out.filtered->push_back(item.text);
+      });
+    }
+    members(scores, path + ".scores",
+            [&](const std::string& plugin, const Node& value, const std::string& at) {
+              out.scores[plugin] = numbers(&value, at);
+              for (const auto& [name, score] : out.scores[plugin]) known(value, at, name);
+            });
+    out.totals = numbers(totals, path + ".totals");
+    for (const auto& [name, total] : out.totals) known(*totals, path + ".totals", name);
+  }
+  void known(const Node& node, const std::string& path, const std::string& name) {
+    if (std::find(endpoint_names_.begin(), endpoint_names_.end(), name) == endpoint_names_.end())
+      wrong(node, path, "there is no endpoint " + name);
+  }
+
+  Expectation expectation(const Node* node, const std::string& path) {
+    Expectation out;
+    const Node *scores = nullptr, *totals = nullptr, *profiles = nullptr, *winner = nullptr;
+    const Node *filtered = nullptr, *request_headers = nullptr, *response_headers = nullptr;
+    const Node *metadata = nullptr, *data = nullptr, *load = nullptr, *refused = nullptr, *ran = nullptr;
+    object(node, path, [&](Binder& b) {
+      b.node("filtered", filtered, "");
+      b.node("scores", scores, "");
+      b.node("totals", totals, "");
+      b.node("profiles", profiles, "");
+      b.node("ran", ran, "");
+      b.node("winner", winner, "");
+      b.field("destination", out.destination, "", "");
+      b.node("requestHeaders", request_headers, "");
+      b.node("responseHeaders", response_headers, "");
+      b.node("metadata", metadata, "");
+      b.node("data", data, "");
+      b.node("inFlight", load, "");
+      b.field("fairnessId", out.fairness_id, "", "");
+      b.field("fallback", out.fallback, "", "");
+      b.field("promptTokens", out.prompt_tokens, "", "");
+      b.node("refused", refused, "");
+    });
+    fill_profile(filtered, scores, totals, path, out.primary);
+    members(profiles, path + ".profiles",
+            [&](const std::string& name, const Node& value, const std::string& at) {
+              out.profiles.emplace(name, profile(&value, at));
+            });
+    if (ran != nullptr) {
+      out.ran.emplace();
+      items(ran, path + ".ran", [&](const Node& item, const std::string&) { out.ran->push_back(item.text); });
+    }
+    if (winner != nullptr) {
+      if (winner->is_map()) {
+        out.shares = numbers(winner, path + ".winner");
+      } else if (winner->is_list()) {
+        items(winner, path + ".winner", [&](const Node& item, const std::string& at) {
+          known(item, at, item.text);
+          out.winners.push_back(item.text);
+        });
+      } else {
+        known(*winner, path + ".winner", winner->text);
+        out.winners.push_back(winner->text);
+      }
+    }
+    out.request_headers = texts(request_headers, path + ".requestHeaders");
+    out.response_headers = texts(response_headers, path + ".responseHeaders");
+    members(metadata, path + ".metadata",
+            [&](const std::string& key, const Node& value, const std::string& at) {
+              const std::optional<double> parsed = number(value);
+              if (!parsed && !value.is_null()) return wrong(value, at, "expected a number or null");
+              out.metadata[key] = parsed;
+            });
+    out.data = nodes(data, path + ".data");
+    out.in_flight = tables(load, path + ".inFlight");
+    if (refused != nullptr) {
+      out.refused.emplace();
+      object(refused, path + ".refused", [&](Binder& b) {
+        b.field("status", out.refused->status, "", "");
+        b.field("message", out.refused->message, "", "");
+        b.field("reason", out.refused->reason, "", "");
+      });
+    }
+    return out;
+  }
+
+  VectorFile file_;
+  std::vector<std::string> endpoint_names_;
+  std::vector<std::string> errors_;
+};
+
+}  // namespace penstock::assembly::vectors
