@@ -26,7 +26,8 @@ inline constexpr size_t kSteps = 5;
 
 // co_await InStep(loop, step): goes on with that step of the running batch; at once when there is none, or
 // when the batch has come to that step already. Anything may have happened to a connection meanwhile, as
-// after every wait; no time passes but that of the batch, which is bounded.
+// after every wait; no time passes but that of the batch, which is bounded. On the loop's thread only; a
+// coroutine that is destroyed while it waits leaves the batch. The loop must outlive it.
 class InStep {
  public:
   InStep(Loop& loop, Step step);
