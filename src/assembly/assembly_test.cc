@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <set>
-
 #include <fstream>
 #include <sstream>
 
@@ -801,37 +799,6 @@ TEST_F(AssemblyTest, CheckPrintsTheWholePicture) {
   EXPECT_THAT(text, HasSubstr("data sources:\n  metrics-data-source/metrics-data-source -> "
                               "[core-metrics-extractor/core-metrics-extractor]\n"));
   EXPECT_THAT(text, HasSubstr("saturation detector:\n  utilization-detector/utilization-detector\n"));
-}
-
-// What llm-d-router registers and this build does not have yet, with what each waits for.
-TEST(KnownTypes, AreAllRegisteredButForThese) {
-  const std::set<std::string_view> waiting{
-      // Waits for others within a request: the director decides in one turn.
-      "burst-prefix-cache-producer",
-      // KV events.
-      "precise-prefix-cache-producer", "precise-prefix-cache-scorer",
-      // Endpoints of other clusters.
-      "multicluster-file-discovery",
-      // A Kubernetes client.
-      "endpoint-notification-source", "k8s-notification-source",
-      // The flow-control queue.
-      "concurrency-detector", "edf-ordering-policy", "priority-holdback-policy",
-      "priority-then-time-eviction-order-policy", "program-aware-fairness", "round-robin-fairness-policy",
-      "sheddable-eviction-filter", "slo-deadline-ordering-policy", "soft-reflective-ceiling-policy"};
-  for (const KnownType& known : known_types()) {
-    const PluginDescriptor* found = nullptr;
-    for (const auto table : builtin_tables()) {
-      for (const PluginDescriptor& descriptor : table) {
-        if (descriptor.type == known.type) found = &descriptor;
-      }
-    }
-    if (found == nullptr) {
-      EXPECT_TRUE(waiting.contains(known.type)) << known.type << " is neither registered nor listed";
-      continue;
-    }
-    EXPECT_EQ(found->stability, known.stability) << known.type;
-    EXPECT_EQ(found->replaced_by, known.replaced_by) << known.type;
-  }
 }
 
 TEST(KnownTypes, AreSortedAndFound) {

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "assembly/assembly.h"
+#include "assembly/known_types.h"
 #include "assembly/policy_vectors_test_support.h"
 #include "base/hash.h"
 #include "director/director.h"
@@ -792,7 +793,6 @@ void Bench::check_load(const std::map<std::string, Numbers>& expected, std::stri
 // each must come within four standard deviations of a binomial draw: with these seeds it always does or
 // never.
 void Bench::check_draws(const Step& step, const director::RequestInput& input) {
-  ASSERT_TRUE(step.expect) << "draws without an expectation";
   std::map<std::string, int> seen;
   for (int i = 1; i <= case_.draws; ++i) {
     director::RequestInput again = input;
@@ -873,6 +873,80 @@ TEST(PolicyVectorFiles, EveryPluginTypeOfTheSchedulerHasVectorsThatUseIt) {
     EXPECT_TRUE(covered.contains(std::string(plugin.type))) << plugin.type << " has no vector";
 }
 
+const PluginDescriptor* registered(std::string_view type) {
+  for (const auto table : builtin_tables()) {
+    for (const PluginDescriptor& descriptor : table) {
+      if (descriptor.type == type) return &descriptor;
+    }
+  }
+  return nullptr;
+}
+
+// index.yaml against the registry, and against the list that tells a type that is missing from a typo.
+TEST(PolicyVectorFiles, TheIndexSaysWhatIsRegisteredAndNamesWhatIsMissing) {
+  const auto path = folder() / "index.yaml";
+  std::ifstream in(path, std::ios::binary);
+  const Result<Node> index =
+      config::parse_document(std::string{std::istreambuf_iterator<char>(in), {}}, "index.yaml");
+  ASSERT_TRUE(index.ok()) << index.error().message;
+  const Node* types = nullptr;
+  const Node* missing = nullptr;
+  std::vector<std::string> own;
+  decode(*index, "", [&](Binder& b) {
+    b.node("types", types, "");
+    b.node("missing", missing, "");
+    b.field("own", own, "", "");
+  });
+  ASSERT_TRUE(types != nullptr && missing != nullptr);
+
+  std::set<std::string, std::less<>> waiting;
+  for (const Node& node : missing->items) {
+    std::string type;
+    std::string waits_for;
+    decode(node, "missing", [&](Binder& b) {
+      b.field("type", type, "", "");
+      b.field("waitsFor", waits_for, "", "");
+    });
+    EXPECT_FALSE(waits_for.empty()) << type;
+    EXPECT_EQ(registered(type), nullptr) << type << " is registered: no longer missing";
+    waiting.insert(type);
+  }
+  std::set<std::string, std::less<>> known;
+  for (const Node& node : types->items) {
+    std::string type;
+    std::string kind;
+    std::string stability;
+    std::string replaced_by;
+    decode(node, "types", [&](Binder& b) {
+      b.field("type", type, "", "");
+      b.field("kind", kind, "", "");
+      b.field("stability", stability, "", "");
+      b.field("replacedBy", replaced_by, "", "");
+    });
+    EXPECT_TRUE(known.insert(type).second) << type << " stands there twice";
+    const KnownType* name = find_known_type(type);
+    ASSERT_NE(name, nullptr) << type;
+    const Stability wanted = stability == "Alpha" ? Stability::kAlpha : Stability::kBeta;
+    EXPECT_EQ(name->stability, wanted) << type;
+    EXPECT_EQ(name->replaced_by, replaced_by) << type;
+    const PluginDescriptor* plugin = registered(type);
+    if (plugin == nullptr) {
+      EXPECT_TRUE(waiting.contains(type)) << type << " is neither registered nor named as missing";
+      continue;
+    }
+    EXPECT_EQ(plugin->stability, wanted) << type;
+    EXPECT_EQ(plugin->replaced_by, replaced_by) << type;
+  }
+  for (const std::string& type : waiting) EXPECT_TRUE(known.contains(type)) << type;
+  EXPECT_EQ(known.size(), known_types().size());
+  for (const auto table : builtin_tables()) {
+    for (const PluginDescriptor& plugin : table) {
+      const bool ours = std::find(own.begin(), own.end(), plugin.type) != own.end();
+      EXPECT_NE(known.contains(plugin.type), ours) << plugin.type << " belongs into one of the lists";
+    }
+  }
+}
+
 TEST(PolicyVectorFiles, AreReadStrictly) {
   const auto error_of = [](std::string_view text) {
     const auto file = Decoder::decode(text, "f");
@@ -889,6 +963,9 @@ TEST(PolicyVectorFiles, AreReadStrictly) {
   EXPECT_THAT(with("  steps: [{request: {modl: m}}]\n"), HasSubstr("modl"));
   EXPECT_THAT(with("  steps: [{endpoints: {b: {}}}]\n"), HasSubstr("there is no such endpoint"));
   EXPECT_THAT(with(""), HasSubstr("the case expects nothing"));
+  EXPECT_THAT(with("  expect: {winner: {a: 1}}\n"), HasSubstr("several winners need draws"));
+  EXPECT_THAT(with("  draws: 9\n  expect: {winner: a, fallback: none}\n"), HasSubstr("of draws only"));
+  EXPECT_THAT(with("  expect: {responseHeaders: {x: y}}\n"), HasSubstr("of an answer need one"));
   EXPECT_THAT(
       error_of("plugins: [p]\ncases: [{name: c, endpoints: {a: {wating: 1}}, expect: {winner: a}}]\n"),
       HasSubstr("wating"));

@@ -301,7 +301,30 @@ class Decoder {
       fill_step(request, answer, expect, at, step);
       out.steps.push_back(std::move(step));
     });
+    for (const Step& step : out.steps) check_use(node, path, out, step);
     file_.cases.push_back(std::move(out));
+  }
+
+  // Nothing may be expected that is never looked at.
+  void check_use(const Node& node, const std::string& path, const Case& out, const Step& step) {
+    const bool later = !step.after_first_token.empty() || !step.after_answer.empty();
+    if (out.draws > 0) {
+      if (out.steps.size() != 1 || step.answer || step.hold || later)
+        wrong(node, path, "draws are of one request without an answer");
+      if (!step.expect) return wrong(node, path, "draws need an expectation");
+      const Expectation& e = *step.expect;
+      if (e.destination || !e.request_headers.empty() || !e.data.empty() || !e.in_flight.empty() ||
+          e.fairness_id || e.fallback || e.prompt_tokens || e.refused || e.ran)
+        wrong(node, path, "of draws only the winner, filtered, scores, totals and profiles are looked at");
+      return;
+    }
+    if (step.expect && (step.expect->winners.size() > 1 || !step.expect->shares.empty()))
+      wrong(node, path, "several winners need draws");
+    if (!step.answer && step.expect &&
+        (!step.expect->response_headers.empty() || !step.expect->metadata.empty()))
+      wrong(node, path, "headers and metadata of an answer need one");
+    if (!step.answer && !step.after_first_token.empty()) wrong(node, path, "a first token needs an answer");
+    if (step.hold && !step.after_answer.empty()) wrong(node, path, "a request that is held doesn't end");
   }
 
   // Endpoints by name: made in a case, changed in a step (null: gone).
