@@ -36,6 +36,12 @@ inline double draw_normal(Random& random) {
   return radius * std::cos(2 * std::numbers::pi * random.uniform());
 }
 
+// By its mean and standard deviation.
+inline double draw_lognormal(double mean, double deviation, Random& random) {
+  const double variance = std::log1p(deviation * deviation / (mean * mean));
+  return std::exp(std::log(mean) - variance / 2 + std::sqrt(variance) * draw_normal(random));
+}
+
 // Gamma with scale 1 (Marsaglia and Tsang, 2000; below shape 1 by their power of a uniform number).
 inline double draw_gamma(double shape, Random& random) {
   if (shape < 1) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "simulator/fleet/generators.h"
+
 namespace penstock::simulator {
 namespace {
 
@@ -125,6 +127,22 @@ TEST(FleetTest, APolicyThatCannotBeLoadedIsNamedWithItsError) {
   ASSERT_FALSE(report.ok());
   EXPECT_TRUE(report.error().message.starts_with("broken.yaml: ")) << report.error().message;
   EXPECT_NE(report.error().message.find("no-such-plugin"), std::string::npos);
+}
+
+// Four gateways, a page a second: what one of them sees is what all of them see.
+TEST(FleetTest, NearTiesSpreadABurstThatTheBestScoreHerds) {
+  FleetOptions options = small_fleet(8);
+  options.engine.num_blocks = 26311;
+  options.gateways = 4;
+  options.scrape_interval = std::chrono::seconds(1);
+  const auto burst = generate_workload("burst", 480, 1);
+  ASSERT_TRUE(burst.ok());
+  const auto best = run_fleet(options, *burst, policy("default"));
+  const auto near = run_fleet(options, *burst, policy("near-tie"));
+  ASSERT_TRUE(best.ok() && near.ok());
+  EXPECT_LT(near->queue_balance, best->queue_balance);
+  EXPECT_LT(near->ttft_ms.p99, best->ttft_ms.p99);
+  EXPECT_LT(near->request_balance, 1.3);
 }
 
 TEST(FleetTest, QuantilesAreTheSmallestNumbersThatCoverTheirShare) {

@@ -96,6 +96,51 @@ Workload multi_round(size_t requests, uint64_t seed) {
   return out;
 }
 
+// inference-perf's interactive-chat: a system prompt for all, a context for each conversation, then turns
+// that repeat everything said before; people think in between. Lengths and pauses are lognormal.
+Workload chat(size_t requests, uint64_t seed) {
+  constexpr double kStartsASecond = 1;
+  constexpr double kMeanTurns = 4;
+  constexpr uint32_t kMostTurns = 15;
+  Random random(seed);
+  // A conversation's turns share nothing but their texts with others: ids of 64 for each.
+  constexpr uint64_t kIds = 64;
+  struct Conversation {
+    double starts = 0;
+    uint32_t turns = 1;
+  };
+  std::vector<Conversation> conversations;
+  size_t planned = 0;
+  for (double at = 0; planned < requests; planned += conversations.back().turns) {
+    at += draw_exponential(random) / kStartsASecond;
+    const double turns = 1 + std::floor(draw_exponential(random) * (kMeanTurns - 0.5));
+    conversations.push_back({at, static_cast<uint32_t>(std::min<double>(turns, kMostTurns))});
+  }
+  Workload out;
+  const auto tokens = [&](double mean, double deviation, double low, double high) {
+    return static_cast<uint32_t>(std::clamp(draw_lognormal(mean, deviation, random), low, high));
+  };
+  for (size_t c = 0; c < conversations.size(); ++c) {
+    const uint64_t first_id = 1 + c * kIds;
+    std::vector<PromptPiece> said = {{0, 1000}, {first_id, tokens(4000, 2500, 500, 15000)}};
+    for (uint32_t turn = 0; turn < conversations[c].turns && out.requests.size() < requests; ++turn) {
+      add_request(out, conversations[c].starts,
+                  static_cast<uint32_t>(std::clamp(300 + 150 * draw_normal(random), 1.0, 1000.0)));
+      FleetRequest& request = out.requests.back();
+      request.session = static_cast<uint32_t>(c);
+      request.answer_seed = (seed << 32U) + first_id + turn;
+      if (turn > 0) {
+        request.after = static_cast<uint32_t>(out.requests.size() - 2);
+        request.pause = seconds(draw_lognormal(45, 40, random));
+      }
+      said.push_back({first_id + 1 + turn, tokens(50, 40, 1, 1000)});
+      for (const PromptPiece& piece : said) out.add_piece(piece);
+      said.push_back({request.answer_seed, request.output_tokens, true});
+    }
+  }
+  return out;
+}
+
 // Azure's LLM inference trace of 2023, code: very uneven gaps, no known prefixes.
 Workload azure_code(size_t requests, uint64_t seed) {
   constexpr Knots kInput = {3, 17, 75, 147, 578, 1469, 2744, 5188, 7303, 7436, 7437, 7437};
@@ -146,7 +191,7 @@ struct Generator {
   Workload (*generate)(size_t requests, uint64_t seed);
 };
 
-constexpr std::array<Generator, 8> kGenerators{{
+constexpr std::array<Generator, 9> kGenerators{{
     {{"conversation", 12031, "like Mooncake's conversation trace: one hour, 3.4 requests/s, long tail"},
      conversation},
     {{"synthetic", 3993, "like Mooncake's synthetic trace: 17 minutes, 3.9 requests/s, long shared prompts"},
@@ -156,6 +201,9 @@ constexpr std::array<Generator, 8> kGenerators{{
     {{"shared-prefix", 3000, "150 system prompts of 6,000 tokens x 5 questions of 1,200, 20 requests/s"},
      precise_ladder},
     {{"multi-round", 3200, "320 users x 10 rounds on a history of 20,000 tokens, 4 requests/s"}, multi_round},
+    {{"chat", 4000,
+      "people in conversations of 4 turns on average, thinking 45 s before each, one starts a second"},
+     chat},
     {{"azure-code", 8819, "Azure's code completion lengths in bursts: gaps vary by 13 times their mean"},
      azure_code},
     {{"one-prefix", 4000, "one system prompt of 2,048 tokens for all, short questions, 40 requests/s"},

@@ -1,6 +1,7 @@
 #include "simulator/fleet/sim_fleet.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -53,15 +54,17 @@ TEST(SimFleetTest, EqualSeedsPrintEqualJson) {
 }
 
 TEST(SimFleetTest, AConfigurationFileIsAPolicyNamedAfterIt) {
-  const auto path = std::filesystem::temp_directory_path() / "fleet-test-least.yaml";
+  const auto folder = std::filesystem::temp_directory_path() / ("fleet-test-" + std::to_string(::getpid()));
+  std::filesystem::create_directory(folder);
+  const auto path = folder / "least.yaml";
   std::ofstream(path) << "plugins:\n- type: active-request-scorer\n- type: max-score-picker\n";
   SimFleetOptions options = small({});
   options.config = {path.string()};
   const auto comparison = run(options);
-  std::filesystem::remove(path);
+  std::filesystem::remove_all(folder);
   ASSERT_TRUE(comparison.ok()) << comparison.error().message;
   ASSERT_EQ(comparison->policies.size(), 1U);
-  EXPECT_EQ(comparison->policies[0].policy, "fleet-test-least");
+  EXPECT_EQ(comparison->policies[0].policy, "least");
 }
 
 TEST(SimFleetTest, WhatCannotBeHadIsNamedByItsFlag) {

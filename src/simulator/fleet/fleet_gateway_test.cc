@@ -1,0 +1,101 @@
+#include "simulator/fleet/fleet_gateway.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock::simulator {
+namespace {
+
+std::unique_ptr<FleetGateway> gateway(const std::string& config, const Clock& clock, uint32_t engines = 4) {
+  FleetGateway::Options options;
+  options.engines = engines;
+  options.num_blocks = 1000;
+  options.scrape_interval = std::chrono::milliseconds(200);
+  options.staleness = std::chrono::seconds(2);
+  auto made = FleetGateway::create({"test", config, "test"}, options, clock);
+  EXPECT_TRUE(made.ok()) << made.error().message;
+  return made.ok() ? std::move(made).value() : nullptr;
+}
+
+FleetGateway::Prompt prompt(std::span<const uint32_t> tokens) {
+  FleetGateway::Prompt out;
+  out.request_id = "r";
+  out.tokens = tokens;
+  return out;
+}
+
+TEST(FleetGatewayTest, ARequestCountsAtItsEngineUntilItsAnswerIsComplete) {
+  ManualClock clock;
+  const auto g = gateway("plugins:\n- type: active-request-scorer\n- type: max-score-picker\n", clock);
+  ASSERT_NE(g, nullptr);
+  const std::vector<uint32_t> tokens(100, 1);
+  const auto first = g->decide(prompt(tokens));
+  ASSERT_TRUE(first.ok()) << first.error().message;
+  EXPECT_EQ(g->requests_at(first->engine), 1U);
+  const auto second = g->decide(prompt(tokens));
+  ASSERT_TRUE(second.ok());
+  EXPECT_NE(second->engine, first->engine);
+  EXPECT_EQ(g->in_flight(), 2U);
+  std::string token;
+  for (const auto& choice : {*first, *second}) {
+    g->first_token(choice.handle, token);
+    g->finish(choice.handle, 100, 1, 0);
+    EXPECT_EQ(g->requests_at(choice.engine), 0U);
+  }
+  EXPECT_EQ(g->in_flight(), 0U);
+}
+
+TEST(FleetGatewayTest, ItBelievesTheLastPageItSaw) {
+  ManualClock clock;
+  const auto g = gateway("plugins:\n- type: queue-scorer\n- type: max-score-picker\n", clock, 2);
+  ASSERT_NE(g, nullptr);
+  EXPECT_EQ(g->scrape_interval(), std::chrono::milliseconds(200));
+  EngineStats busy(1000);
+  busy.waiting_capacity = 5;
+  const EngineStats idle(1000);
+  const std::vector<uint32_t> tokens(100, 1);
+  g->scraped(0, busy);
+  g->scraped(1, idle);
+  EXPECT_EQ(g->decide(prompt(tokens))->engine, 1U);
+  clock.advance(std::chrono::milliseconds(200));
+  g->scraped(0, idle);
+  g->scraped(1, busy);
+  EXPECT_EQ(g->decide(prompt(tokens))->engine, 0U);
+}
+
+TEST(FleetGatewayTest, ASessionIsToldWhereItWasAndReturnsThere) {
+  ManualClock clock;
+  const auto g = gateway("plugins:\n- type: session-affinity-scorer\n- type: max-score-picker\n", clock);
+  ASSERT_NE(g, nullptr);
+  const std::vector<uint32_t> tokens(100, 1);
+  const auto first = g->decide(prompt(tokens));
+  ASSERT_TRUE(first.ok());
+  std::string token;
+  g->first_token(first->handle, token);
+  ASSERT_FALSE(token.empty());
+  FleetGateway::Prompt next = prompt(tokens);
+  next.session_token = token;
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(g->decide(next)->engine, first->engine);
+}
+
+TEST(FleetGatewayTest, OnlyTheNamedEngineIsUsedWhereOneIsNamed) {
+  ManualClock clock;
+  const auto g = gateway("plugins:\n- type: random-picker\n", clock);
+  ASSERT_NE(g, nullptr);
+  const std::vector<uint32_t> tokens(10, 1);
+  FleetGateway::Prompt only = prompt(tokens);
+  for (const int32_t engine : {0, 3, 1}) {
+    only.only = engine;
+    EXPECT_EQ(g->decide(only)->engine, static_cast<uint32_t>(engine));
+  }
+}
+
+TEST(FleetGatewayTest, AConfigurationsOwnScrapeIntervalIsKept) {
+  ManualClock clock;
+  const auto g = gateway(
+      "plugins:\n- type: queue-scorer\n- type: metrics-data-source\n  parameters: {interval: 1s}\n", clock);
+  ASSERT_NE(g, nullptr);
+  EXPECT_EQ(g->scrape_interval(), std::chrono::seconds(1));
+}
+
+}  // namespace
+}  // namespace penstock::simulator
