@@ -13,6 +13,7 @@
 #include "assembly/validation.h"
 #include "base/strings.h"
 #include "base/units.h"
+#include "config/decode.h"
 #include "discovery/plugins.h"
 #include "protocol/parser.h"
 #include "signals/plugins.h"
@@ -49,6 +50,11 @@ class PluginSlots final : public SlotResolver {
 // The outermost contexts are joined by a dash, as the reference's are.
 Error after(const Error& error, std::string_view context) {
   return Error{error.code, std::string(context) + error.message, error.dropped_reason};
+}
+
+// An error about what the document has at `path`, with its line.
+Error at(const config::EndpointPickerConfig& document, std::string_view path, std::string message) {
+  return invalid_config(config::with_line(std::move(message), document.line_of(path)));
 }
 
 // One assembly, step by step in the reference's order.
@@ -100,7 +106,7 @@ class Assembler {
       if (plugin.name.empty()) plugin.name = plugin.type;
     }
     Result<config::FeatureGates> gates =
-        config::resolve_feature_gates(out_.effective.feature_gates, options_.further_feature_gates);
+        config::resolve_feature_gates(out_.effective, options_.further_feature_gates);
     if (!gates) return std::move(gates).error();
     policy_->flow_control = gates->flow_control;
     return {};
@@ -138,8 +144,11 @@ class Assembler {
       const config::PluginSpec& spec = out_.effective.plugins[index];
       const Status made = instances_.create(spec, fmt::format("plugins[{}].parameters", index));
       if (!made.ok()) {
-        return made.error()
-            .wrap(fmt::format("failed to create plugin '{}' (type: {})", spec.name, spec.type))
+        // A decoder's message has the line of the field; others that of the plugin.
+        Error error = made.error();
+        if (error.message.find("(line ") == std::string::npos)
+          error.message = config::with_line(std::move(error.message), spec.line);
+        return error.wrap(fmt::format("failed to create plugin '{}' (type: {})", spec.name, spec.type))
             .wrap(kContext);
       }
       const std::string_view replacement = instances_.find_type(spec.type)->replaced_by;
@@ -177,8 +186,9 @@ class Assembler {
       const auto* candidate = dynamic_cast<const ProfileHandler*>(plugin);
       if (candidate == nullptr) continue;
       if (handler != nullptr) {
-        return invalid_config(fmt::format("multiple profile handlers found ('{}', '{}'); only one is allowed",
-                                          handler->name(), candidate->name()))
+        return of_plugin(candidate->name(),
+                         fmt::format("multiple profile handlers found ('{}', '{}'); only one is allowed",
+                                     handler->name(), candidate->name()))
             .wrap(kContext);
       }
       handler = candidate;
@@ -202,10 +212,18 @@ class Assembler {
     return {};
   }
 
-  Status build_profile(const config::SchedulingProfile& config) {
+  // An error about a plugin, with the line that declares it.
+  Error of_plugin(std::string_view name, std::string message) const {
+    for (const config::PluginSpec& spec : out_.effective.plugins) {
+      if (spec.name == name) return invalid_config(config::with_line(std::move(message), spec.line));
+    }
+    return invalid_config(std::move(message));
+  }
+
+  Status build_profile(const config::SchedulingProfile& wanted) {
     scheduling::Profile profile;
-    profile.name = config.name;
-    for (const config::ScheduledPlugin& entry : config.plugins) {
+    profile.name = wanted.name;
+    for (const config::ScheduledPlugin& entry : wanted.plugins) {
       const Plugin* plugin = instances_.find(entry.plugin_ref);
       if (const auto* scorer = dynamic_cast<const Scorer*>(plugin)) {
         profile.scorers.push_back({scorer, entry.weight.value_or(1.0)});
@@ -214,10 +232,12 @@ class Assembler {
       const auto* picker = dynamic_cast<const Picker*>(plugin);
       if (picker == nullptr) continue;
       if (profile.picker != nullptr) {
-        return invalid_config(fmt::format(
-            "failed to add plugin '{}' to profile '{}': failed to set '{}' as picker, already have "
-            "a registered picker plugin '{}'",
-            entry.plugin_ref, config.name, picker->typed_name(), profile.picker->typed_name()));
+        return invalid_config(config::with_line(
+            fmt::format(
+                "failed to add plugin '{}' to profile '{}': failed to set '{}' as picker, already have "
+                "a registered picker plugin '{}'",
+                entry.plugin_ref, wanted.name, picker->typed_name(), profile.picker->typed_name()),
+            entry.line));
       }
       profile.picker = picker;
     }
@@ -228,47 +248,52 @@ class Assembler {
   Status build_data_layer() {
     constexpr std::string_view kContext = "data layer config build failed";
     const config::DataLayerConfig& layer = *out_.effective.data_layer;
-    for (const config::DataSource& config : layer.sources) {
+    for (size_t i = 0; i < layer.sources.size(); ++i) {
+      const config::DataSource& config = layer.sources[i];
+      const auto fail = [&](std::string message, const std::string& field) {
+        return at(out_.effective, fmt::format("dataLayer.sources[{}]{}", i, field), std::move(message))
+            .wrap(kContext);
+      };
       director::Policy::MetricsSource source;
       source.source = instances_.find_as<signals::MetricsDataSource>(config.plugin_ref);
       if (source.source == nullptr) {
-        return invalid_config(fmt::format("the plugin {} is not a fwkdl.DataSource", config.plugin_ref))
-            .wrap(kContext);
+        return fail(fmt::format("the plugin {} is not a fwkdl.DataSource", config.plugin_ref), "");
       }
-      for (const std::string& extractor : config.extractors) {
+      for (size_t j = 0; j < config.extractors.size(); ++j) {
+        const std::string& extractor = config.extractors[j];
+        const std::string field = fmt::format(".extractors[{}]", j);
         const Plugin* plugin = instances_.find(extractor);
-        if (plugin == nullptr) {
-          return invalid_config(fmt::format("the plugin {} is not registered", extractor)).wrap(kContext);
-        }
+        if (plugin == nullptr) return fail(fmt::format("the plugin {} is not registered", extractor), field);
         if (dynamic_cast<const signals::CoreMetricsExtractor*>(plugin) == nullptr &&
             dynamic_cast<const signals::PageExtractor*>(plugin) == nullptr) {
-          return invalid_config(fmt::format("the plugin {} is not a fwkdl.Extractor", extractor))
-              .wrap(kContext);
+          return fail(fmt::format("the plugin {} is not a fwkdl.Extractor", extractor), field);
         }
         const bool twice = std::any_of(source.extractors.begin(), source.extractors.end(),
                                        [&](const Plugin* other) { return other->type() == plugin->type(); });
         if (twice) {
-          return invalid_config(fmt::format("duplicate extractor type configured for the same source: "
-                                            "source={}, extractor type={}",
-                                            source.source->typed_name(), plugin->type()))
-              .wrap(kContext);
+          return fail(fmt::format("duplicate extractor type configured for the same source: source={}, "
+                                  "extractor type={}",
+                                  source.source->typed_name(), plugin->type()),
+                      field);
         }
         source.extractors.push_back(plugin);
       }
       policy_->sources.push_back(std::move(source));
     }
     if (!layer.cross_replica_syncer.empty()) {
-      return invalid_config(
-                 fmt::format("the plugin {} is not a fwkdl.CrossReplicaSyncer", layer.cross_replica_syncer))
+      return at(out_.effective, "dataLayer.crossReplicaSyncerPluginRef",
+                fmt::format("the plugin {} is not a fwkdl.CrossReplicaSyncer", layer.cross_replica_syncer))
           .wrap(kContext);
     }
     if (!layer.discovery) return {};
     if (instances_.find(*layer.discovery) == nullptr) {
-      return invalid_config(fmt::format("discovery: no plugin found with name \"{}\"", *layer.discovery));
+      return at(out_.effective, "dataLayer.discovery",
+                fmt::format("discovery: no plugin found with name \"{}\"", *layer.discovery));
     }
     policy_->discovery = instances_.find_as<discovery::FileDiscoveryPlugin>(*layer.discovery);
     if (policy_->discovery == nullptr) {
-      return invalid_config(
+      return at(
+          out_.effective, "dataLayer.discovery",
           fmt::format("discovery: plugin \"{}\" does not implement EndpointDiscovery", *layer.discovery));
     }
     return {};
@@ -276,7 +301,7 @@ class Assembler {
 
   Status build_flow_control() {
     if (!policy_->flow_control) return {};
-    Result<FlowControlPlan> plan = plan_flow_control(*out_.effective.flow_control, instances_);
+    Result<FlowControlPlan> plan = plan_flow_control(out_.effective, instances_);
     if (!plan) return std::move(plan).error();
     if (!options_.flow_control_available) {
       return invalid_config(
@@ -288,13 +313,15 @@ class Assembler {
 
   Status build_parsers() {
     std::vector<const protocol::RequestParser*> parsers;
-    for (const std::string& name : *out_.effective.parsers) {
+    for (size_t i = 0; i < out_.effective.parsers->size(); ++i) {
+      const std::string& name = (*out_.effective.parsers)[i];
+      const std::string path = fmt::format("requestHandler.parsers[{}]", i);
       if (instances_.find(name) == nullptr) {
-        return invalid_config(fmt::format("the configured parser \"{}\" is not loaded", name));
+        return at(out_.effective, path, fmt::format("the configured parser \"{}\" is not loaded", name));
       }
       const auto* parser = instances_.find_as<protocol::RequestParser>(name);
       if (parser == nullptr) {
-        return invalid_config(fmt::format("the plugin \"{}\" is not a parser plugin", name));
+        return at(out_.effective, path, fmt::format("the plugin \"{}\" is not a parser plugin", name));
       }
       parsers.push_back(parser);
     }
@@ -305,11 +332,13 @@ class Assembler {
   Status find_detector() {
     const std::string& name = *out_.effective.flow_control->saturation_detector;
     if (instances_.find(name) == nullptr) {
-      return invalid_config(fmt::format("saturation detector plugin '{}' not found", name));
+      return at(out_.effective, "flowControl.saturationDetector",
+                fmt::format("saturation detector plugin '{}' not found", name));
     }
     policy_->saturation = instances_.find_as<SaturationDetector>(name);
     if (policy_->saturation == nullptr) {
-      return invalid_config(fmt::format("plugin '{}' is not a fwkfc.SaturationDetector", name));
+      return at(out_.effective, "flowControl.saturationDetector",
+                fmt::format("plugin '{}' is not a fwkfc.SaturationDetector", name));
     }
     return {};
   }
@@ -336,12 +365,13 @@ class Assembler {
     const std::string key = missing.key.text();
     const std::string_view type = default_producer_of(key);
     if (type.empty()) {
-      return invalid_config(fmt::format("no default producer found for missing data key {}, consumed by {}",
-                                        key, missing.consumer->name()));
+      return of_plugin(missing.consumer->name(),
+                       fmt::format("no default producer found for missing data key {}, consumed by {}", key,
+                                   missing.consumer->name()));
     }
     if (instances_.find(type) != nullptr) return {};
     if (instances_.find_type(type) == nullptr) {
-      return Instances::missing_type(type, "factory not found for default producer: {}")
+      return instances_.missing_type(type, "factory not found for default producer: {}")
           .wrap(fmt::format("data key {}, consumed by {}", key, missing.consumer->name()));
     }
     config::PluginSpec spec;
@@ -365,8 +395,9 @@ class Assembler {
   Status connect_data() {
     const DataGraph graph(instances_.in_order());
     if (const auto missing = graph.missing(); !missing.empty()) {
-      return invalid_config(fmt::format("data key {} is consumed by {}, but no plugin produces it",
-                                        missing.front().key.text(), missing.front().consumer->name()));
+      return of_plugin(missing.front().consumer->name(),
+                       fmt::format("data key {} is consumed by {}, but no plugin produces it",
+                                   missing.front().key.text(), missing.front().consumer->name()));
     }
     for (const DataGraph::MissingKey& missing : graph.missing_optional()) {
       out_.notices.push_back(fmt::format(
@@ -409,10 +440,10 @@ class Assembler {
     for (const Plugin* plugin : instances_.in_order()) by_name.emplace(plugin->name(), plugin);
     for (const auto& [name, plugin] : by_name) {
       if (instances_.descriptor(*plugin).stability != Stability::kAlpha) continue;
-      return invalid_config(
-          fmt::format("plugin '{}' (type: '{}') has Alpha stability level, but command line "
-                      "flag --allow-experimental-plugins is not set",
-                      name, plugin->type()));
+      return of_plugin(name,
+                       fmt::format("plugin '{}' (type: '{}') has Alpha stability level, but command line "
+                                   "flag --allow-experimental-plugins is not set",
+                                   name, plugin->type()));
     }
     return {};
   }

@@ -648,7 +648,8 @@ plugins:
 - {name: X, type: test-producer, parameters: {produces: [x], requires: [y]}}
 - {name: Y, type: test-producer, parameters: {produces: [y], requires: [x]}}
 )"),
-              HasSubstr("failed to load the configuration - cycle detected: graph is not a DAG"));
+              HasSubstr("failed to load the configuration - cycle detected: graph is not a DAG: each of "
+                        "X/test-producer, Y/test-producer needs another's data first"));
   EXPECT_THAT(error_of(R"(
 plugins:
 - {name: A, type: test-producer, parameters: {produces: [a]}}
@@ -709,7 +710,7 @@ TEST_F(AssemblyTest, ErrorCasesHaveTheReferencesTextAndALine) {
       "failed to load the configuration - configuration validation failed: plugin 'x' is missing a type "
       "(line 2)");
   EXPECT_THAT(error_of("plugins: [{type: no-such}]"),
-              HasSubstr("plugin type 'no-such' is not registered (line 1)"));
+              HasSubstr("plugin type 'no-such' is not registered; `penstock plugins` lists them (line 1)"));
   EXPECT_THAT(
       error_of("plugins: [{type: precise-prefix-cache-scorer}]"),
       HasSubstr(
@@ -720,7 +721,7 @@ TEST_F(AssemblyTest, ErrorCasesHaveTheReferencesTextAndALine) {
       "(type: test-plugin): plugins[0].parameters.blockSize: expected int, got string \"asdf\" (line 4)");
   EXPECT_EQ(error_of("featureGates: [nope]"),
             "failed to parse config - feature gate validation failed: feature gate 'nope' is unknown or "
-            "unregistered");
+            "unregistered (line 1)");
   EXPECT_THAT(error_of("featureGates: [flowControl=qwerty]"), HasSubstr("qwerty is not a valid value"));
   EXPECT_THAT(error_of("plugins: [{type: test-scorer}, {type: test-scorer}]"),
               HasSubstr("duplicate plugin name 'test-scorer'"));
@@ -755,10 +756,58 @@ TEST_F(AssemblyTest, ErrorCasesHaveTheReferencesTextAndALine) {
                 "by a plugin of type 'test-scorer'"));
 }
 
+TEST_F(AssemblyTest, AReferenceThatLeadsNowhereIsToldWithItsLine) {
+  const std::vector<std::pair<std::string, std::string>> wrong{
+      {"flowControl:\n  saturationDetector:\n    {pluginRef: nobody}", "undefined plugin 'nobody' (line 3)"},
+      {"\nsaturationDetector: {pluginRef: test-scorer}\nplugins: [{type: test-scorer}]",
+       "is not a fwkfc.SaturationDetector (line 2)"},
+      {"requestHandler:\n  parsers:\n  - pluginRef: openai-parser\n  - pluginRef: openai-pasrer",
+       "plugin type 'openai-pasrer' not found in registry; did you mean 'openai-parser'? (line 4)"},
+      {"\n\nparser: {pluginRef: test-scorer}\nplugins: [{type: test-scorer}]",
+       "is not a parser plugin (line 3)"},
+      {"dataLayer:\n  sources:\n  - pluginRef: nobody", "is not a fwkdl.DataSource (line 3)"},
+      {"dataLayer:\n  discovery: {pluginRef: x}", "no plugin found with name \"x\" (line 2)"},
+      {"plugins:\n- type: prefix-cache-scorer\n  parameters: {prefixMatchInfoProducerName: nobody}",
+       "consumed by prefix-cache-scorer (line 2)"},
+      {"plugins:\n- type: file-discovery\n", "'path' parameter is required (line 2)"},
+      {"plugins:\n- {type: queue-scorrer}", "is not registered; did you mean 'queue-scorer'? (line 2)"},
+      {"plugins:\n- {name: a, type: test-with-dependencies, parameters: {dependency: a}}",
+       "graph is not a DAG: 'a' names itself, or a plugin that leads back to it (line 2)"},
+  };
+  for (const auto& [text, words] : wrong) EXPECT_THAT(error_of(text), HasSubstr(words)) << text;
+
+  const std::vector<std::pair<std::string, std::string>> queues{
+      {"  defaultRequestTTL: -1s", "DefaultRequestTTL cannot be negative, but got -1s (line 3)"},
+      {"  maxBytes: -1", "global MaxBytes must be non-negative, got -1 (line 3)"},
+      {"  priorityBands:\n  - {priority: 1}\n  - {priority: 1}", "duplicate priority level 1 (line 5)"},
+      {"  priorityBands:\n  - priority: 1\n    maxRequests: -5",
+       "priority band 1 MaxRequests must be non-negative, got -5 (line 5)"},
+      {"  priorityBands:\n  - priority: 1\n    fairnessPolicyRef: nobody",
+       "plugin \"nobody\" not found (line 5)"},
+      {"  usageLimitPolicyPluginRef: fcfs-ordering-policy",
+       "does not implement UsageLimitPolicy (actual type: fcfs-ordering-policy) (line 3)"},
+  };
+  for (const auto& [text, words] : queues)
+    EXPECT_THAT(error_of("featureGates: [flowControl]\nflowControl:\n" + text), HasSubstr(words)) << text;
+}
+
+TEST_F(AssemblyTest, WarnsOfNumbersThatTheReferenceTakesInSilence) {
+  options_.allow_experimental = true;
+  const Assembly a = assembled(
+      "plugins:\n- type: latency-scorer\n  parameters: {ttftWeight: -1}\n- type: random-picker\n  "
+      "parameters: "
+      "{maxNumOfEndpoints: 0}\n");
+  EXPECT_THAT(
+      a.policy->warnings,
+      ElementsAre("plugin 'latency-scorer': ttftWeight is -1, below 0: what should count for an endpoint "
+                  "counts against it (line 3)",
+                  "plugin 'random-picker': maxNumOfEndpoints is 0, which counts as 1 (line 5)"));
+}
+
 TEST_F(AssemblyTest, ExperimentalTypesNeedTheirFlag) {
   EXPECT_EQ(error_of("plugins: [{name: x, type: test-alpha}]"),
             "plugin 'x' (type: 'test-alpha') has Alpha stability level, but command line flag "
-            "--allow-experimental-plugins is not set");
+            "--allow-experimental-plugins is not set (line 1)");
   options_.allow_experimental = true;
   EXPECT_EQ(error_of("plugins: [{name: x, type: test-alpha}]"), "no error");
 }
@@ -783,6 +832,34 @@ dataLayer: {peerDiscovery: {pluginRef: x}}
                   HasSubstr("plugin 'test-scorer' has weight 0 (line 8)"),
                   HasSubstr("plugin 'test-old' is declared but nothing uses it (line 2)"),
                   HasSubstr("dataLayer.peerDiscovery has no effect")));
+}
+
+TEST_F(AssemblyTest, APluginThatAnotherNamesInItsParametersIsUsed) {
+  const Assembly a = assembled(R"(
+plugins:
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: prefix-based-pd-decider}}}
+- {type: prefix-based-pd-decider, parameters: {nonCachedTokens: 16}}
+- {type: prefill-filter}
+- {type: decode-filter}
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: prefill-filter}]}
+- {name: decode, plugins: [{pluginRef: decode-filter}]}
+)");
+  EXPECT_TRUE(a.policy->warnings.empty()) << a.policy->warnings.front();
+}
+
+TEST_F(AssemblyTest, WarnsOfAHandlerWhosePrimaryProfileIsNotDefined) {
+  const Assembly a = assembled(R"(
+plugins:
+- {type: disagg-profile-handler}
+schedulingProfiles:
+- {name: default, plugins: []}
+- {name: prefill, plugins: []}
+)");
+  EXPECT_THAT(
+      a.policy->warnings,
+      ElementsAre("plugin 'disagg-profile-handler' refuses every request: there is no scheduling profile "
+                  "'decode'; defined: default, prefill (line 3)"));
 }
 
 TEST_F(AssemblyTest, CheckPrintsTheWholePicture) {

@@ -1,6 +1,7 @@
 #include "assembly/data_graph.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -155,12 +156,32 @@ std::optional<std::vector<size_t>> DataGraph::sorted(const Edges& edges) const {
   return out;
 }
 
+Error DataGraph::cycle(const Edges& edges) const {
+  // Whoever needs nobody is in no circle; what is left after dropping those, again and again, is one or
+  // needs one.
+  std::vector<bool> out(nodes_.size());
+  for (bool dropped = true; dropped;) {
+    dropped = false;
+    for (size_t node = 0; node < nodes_.size(); ++node) {
+      const auto open = [&](size_t need) { return !out[need]; };
+      if (out[node] || std::any_of(edges[node].begin(), edges[node].end(), open)) continue;
+      out[node] = dropped = true;
+    }
+  }
+  std::vector<std::string> names;
+  for (size_t node = 0; node < nodes_.size(); ++node) {
+    if (!out[node]) names.push_back(nodes_[node].plugin->typed_name());
+  }
+  return invalid_config(fmt::format(
+      "cycle detected: graph is not a DAG: each of {} needs another's data first", fmt::join(names, ", ")));
+}
+
 Result<std::vector<const DataProducer*>> DataGraph::order() const {
   Result<Edges> edges = required_edges();
   if (!edges) return std::move(edges).error();
   std::optional<std::vector<size_t>> numbers = sorted(with_optional_edges(*edges));
   if (!numbers) numbers = sorted(*edges);
-  if (!numbers) return invalid_config("cycle detected: graph is not a DAG");
+  if (!numbers) return cycle(*edges);
   std::vector<const DataProducer*> out;
   for (const size_t number : *numbers) {
     if (const auto* producer = dynamic_cast<const DataProducer*>(nodes_[number].plugin))

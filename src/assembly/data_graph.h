@@ -55,6 +55,7 @@ class DataGraph {
   std::vector<MissingKey> missing(bool required) const;
   Result<Edges> required_edges() const;
   Edges with_optional_edges(Edges edges) const;
+  Error cycle(const Edges& edges) const;
   // Node numbers with needs first; nothing when there is a cycle.
   std::optional<std::vector<size_t>> sorted(const Edges& edges) const;
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "config/decode.h"
 #include "protocol/parser.h"
 
 namespace penstock::assembly {
@@ -55,9 +56,12 @@ class Defaults {
     if (config_.parsers->empty()) {
       *config_.parsers = {"openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser"};
     }
-    for (const std::string& plugin_ref : *config_.parsers) {
+    for (size_t i = 0; i < config_.parsers->size(); ++i) {
+      const std::string& plugin_ref = (*config_.parsers)[i];
       if (instances_.find(plugin_ref) != nullptr) continue;
-      if (Status s = inject(plugin_ref); !s.ok()) return s;
+      const int line = config_.line_of(fmt::format("requestHandler.parsers[{}]", i));
+      if (Status s = inject(plugin_ref); !s.ok())
+        return invalid_config(config::with_line(s.error().message, line));
     }
     return {};
   }
@@ -116,7 +120,7 @@ class Defaults {
                                         type, taken->type()));
     }
     if (instances_.find_type(type) == nullptr) {
-      return Instances::missing_type(type, "plugin type '{}' not found in registry");
+      return instances_.missing_type(type, "plugin type '{}' not found in registry");
     }
     config::PluginSpec spec;
     spec.name = std::string(type);

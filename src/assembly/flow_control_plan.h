@@ -8,8 +8,8 @@
 namespace penstock::assembly {
 
 // Defaults, checks and references of the flowControl section. Errors begin with
-// "failed to load flow control config: ".
-Result<FlowControlPlan> plan_flow_control(const config::FlowControlConfig& config,
+// "failed to load flow control config: ". REQUIRES: the section is there (defaults are applied).
+Result<FlowControlPlan> plan_flow_control(const config::EndpointPickerConfig& document,
                                           const Instances& instances);
 
 }  // namespace penstock::assembly

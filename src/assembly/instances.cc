@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "assembly/known_types.h"
+#include "base/spelling.h"
 
 namespace penstock::assembly {
 
@@ -17,12 +18,19 @@ const PluginDescriptor* Instances::find_type(std::string_view type) const {
   return nullptr;
 }
 
-Error Instances::missing_type(std::string_view type, std::string_view unknown) {
+Error Instances::missing_type(std::string_view type, std::string_view unknown) const {
   if (find_known_type(type) != nullptr) {
     return invalid_config(
         fmt::format("plugin type '{}' is known to llm-d-router but not part of this build", type));
   }
-  return invalid_config(fmt::format(fmt::runtime(unknown), type));
+  std::vector<std::string_view> types;
+  for (const std::span<const PluginDescriptor> table : options_.tables) {
+    for (const PluginDescriptor& descriptor : table) types.push_back(descriptor.type);
+  }
+  const std::string_view nearest = nearest_word(type, types);
+  return invalid_config(fmt::format(fmt::runtime(unknown), type) +
+                        (nearest.empty() ? std::string("; `penstock plugins` lists them")
+                                         : fmt::format("; did you mean '{}'?", nearest)));
 }
 
 Status Instances::create(const config::PluginSpec& spec, const std::string& path) {

@@ -25,8 +25,8 @@ class Instances final : public PluginLookup {
 
   const PluginDescriptor* find_type(std::string_view type) const;
   // "plugin type 'x' is known to llm-d-router but not part of this build", or, for types nobody knows,
-  // `unknown` with the type put in for {}.
-  static Error missing_type(std::string_view type, std::string_view unknown);
+  // `unknown` with the type put in for {}, and the type that is spelt most like it.
+  Error missing_type(std::string_view type, std::string_view unknown) const;
 
   // Makes an instance. `path`: of its parameters, for messages. REQUIRES: the type is in a table, the name
   // is not taken.

@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
+#include "config/files.h"
 #include "discovery/plugins.h"
 #include "discovery/static_discovery.h"
 #include "telemetry/log.h"
@@ -143,17 +142,22 @@ Result<Assembly> PoolRuntime::assemble_policy(const PoolSpec& spec, uint64_t epo
                           .scrape_interval = settings.metrics.interval,
                           .epoch = epoch,
                           .warm = &warm_};
-  if (settings.config_inline) return assemble(*settings.config_inline, options);
+  const std::string pool = fmt::format("pool {}/{}", settings.ns, settings.name);
+  if (settings.config_inline) {
+    auto assembly = assemble(*settings.config_inline, options);
+    if (!assembly.ok()) return assembly.error().wrap(pool + ": config");
+    return assembly;
+  }
   std::string text;
   if (!settings.config_file.empty()) {
-    std::ifstream file(settings.config_file, std::ios::binary);
-    if (!file) {
-      return invalid_config(fmt::format("failed to load config from a file '{}'", settings.config_file));
-    }
-    text.assign(std::istreambuf_iterator<char>(file), {});
+    auto loaded = config::load_config_text(settings.config_file);
+    if (!loaded.ok()) return loaded.error().wrap(pool);
+    text = std::move(*loaded);
   }
-  return assemble(text, settings.config_file.empty() ? "built-in configuration" : settings.config_file,
-                  options);
+  const std::string source = settings.config_file.empty() ? "built-in configuration" : settings.config_file;
+  auto assembly = assemble(text, source, options);
+  if (!assembly.ok()) return assembly.error().wrap(fmt::format("{}: {}", pool, source));
+  return assembly;
 }
 
 Status PoolRuntime::publish(Assembly assembly) {

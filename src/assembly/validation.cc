@@ -1,20 +1,22 @@
 #include "assembly/validation.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
 
+#include "base/strings.h"
+#include "config/decode.h"
 #include "flowcontrol/policies.h"
 #include "protocol/parser.h"
+#include "scheduling/handlers/primary_profile.h"
 
 namespace penstock::assembly {
 
 namespace {
 
-std::string with_line(std::string message, int line) {
-  return line > 0 ? fmt::format("{} (line {})", message, line) : message;
-}
+using config::with_line;
 
 Status fail(std::string message, int line) {
   return invalid_config(with_line(std::move(message), line));
@@ -39,7 +41,12 @@ class CreationOrder {
   // Recursion is bounded by the number of plugins, which the size of a document bounds.
   Status visit(size_t index) {
     if (marks_[index] == Mark::kDone) return {};
-    if (marks_[index] == Mark::kOpen) return invalid_config("cycle detected: graph is not a DAG");
+    if (marks_[index] == Mark::kOpen) {
+      return fail(fmt::format("cycle detected: graph is not a DAG: '{}' names itself, or a plugin that leads "
+                              "back to it",
+                              config_.plugins[index].name),
+                  config_.plugins[index].line);
+    }
     marks_[index] = Mark::kOpen;
     const config::PluginSpec& spec = config_.plugins[index];
     const PluginDescriptor* descriptor = instances_.find_type(spec.type);
@@ -93,8 +100,15 @@ Status validate_profiles(const config::EndpointPickerConfig& config, const Insta
 }
 
 // Names of plugins that some part of the configuration uses.
-std::set<std::string> used_names(const config::EndpointPickerConfig& config) {
+std::set<std::string> used_names(const config::EndpointPickerConfig& config, const Instances& instances) {
   std::set<std::string> used;
+  for (const config::PluginSpec& spec : config.plugins) {
+    const PluginDescriptor* descriptor = instances.find_type(spec.type);
+    if (descriptor->references == nullptr) continue;
+    const std::vector<std::string> named =
+        descriptor->references(spec.parameters ? &*spec.parameters : nullptr);
+    used.insert(named.begin(), named.end());
+  }
   for (const config::SchedulingProfile& profile : config.scheduling_profiles) {
     for (const config::ScheduledPlugin& plugin : profile.plugins) used.insert(plugin.plugin_ref);
   }
@@ -144,6 +158,48 @@ void check_profile(const config::SchedulingProfile& profile, const Instances& in
   }
 }
 
+// Weights among a plugin's parameters. The reference takes any number.
+void check_weights(const config::PluginSpec& spec, std::vector<std::string>& out) {
+  if (!spec.parameters) return;
+  for (const auto& [key, value] : spec.parameters->members) {
+    const bool number = value.kind == config::Node::Kind::kInt || value.kind == config::Node::Kind::kDouble;
+    if (!number || value.number >= 0 || !ascii_lower(key).ends_with("weight")) continue;
+    out.push_back(with_line(
+        fmt::format("plugin '{}': {} is {}, below 0: what should count for an endpoint counts against it",
+                    spec.name, key, value.number),
+        value.line));
+  }
+}
+
+// What the reference takes in silence as its default.
+void check_counts(const config::PluginSpec& spec, std::vector<std::string>& out) {
+  if (!spec.parameters) return;
+  for (const auto& [key, value] : spec.parameters->members) {
+    if (value.kind != config::Node::Kind::kInt || value.integer > 0) continue;
+    if (!ascii_iequals(key, "maxNumOfEndpoints")) continue;
+    out.push_back(with_line(
+        fmt::format("plugin '{}': {} is {}, which counts as 1", spec.name, key, value.integer), value.line));
+  }
+}
+
+// A profile handler that asks for a profile that isn't there serves nobody. The reference loads that too.
+void check_primary_profile(const config::EndpointPickerConfig& config, const Instances& instances,
+                           std::vector<std::string>& out) {
+  std::vector<std::string_view> defined;
+  for (const config::SchedulingProfile& profile : config.scheduling_profiles) defined.push_back(profile.name);
+  for (const config::PluginSpec& spec : config.plugins) {
+    const auto* handler = instances.find_as<scheduling::PrimaryProfile>(spec.name);
+    if (handler == nullptr) continue;
+    const std::string_view wanted = handler->primary_profile();
+    if (std::find(defined.begin(), defined.end(), wanted) != defined.end()) continue;
+    out.push_back(
+        with_line(fmt::format("plugin '{}' refuses every request: there is no scheduling profile '{}'; "
+                              "defined: {}",
+                              spec.name, wanted, fmt::join(defined, ", ")),
+                  spec.line));
+  }
+}
+
 }  // namespace
 
 Status validate_plugins(const config::EndpointPickerConfig& config, const Instances& instances) {
@@ -155,7 +211,7 @@ Status validate_plugins(const config::EndpointPickerConfig& config, const Instan
       return fail(fmt::format("duplicate plugin name '{}'", plugin.name), plugin.line);
     }
     if (instances.find_type(plugin.type) == nullptr) {
-      return fail(Instances::missing_type(plugin.type, "plugin type '{}' is not registered").message,
+      return fail(instances.missing_type(plugin.type, "plugin type '{}' is not registered").message,
                   plugin.line);
     }
   }
@@ -175,12 +231,16 @@ Status validate_references(const config::EndpointPickerConfig& config, const Ins
   }
   const std::string& detector = *config.flow_control->saturation_detector;
   if (instances.find(detector) == nullptr) {
-    return invalid_config(fmt::format("saturation detector references undefined plugin '{}'", detector))
+    return invalid_config(
+               with_line(fmt::format("saturation detector references undefined plugin '{}'", detector),
+                         config.line_of("flowControl.saturationDetector")))
         .wrap("saturation detector validation failed");
   }
-  for (const std::string& parser : *config.parsers) {
+  for (size_t i = 0; i < config.parsers->size(); ++i) {
+    const std::string& parser = (*config.parsers)[i];
     if (instances.find(parser) == nullptr) {
-      return invalid_config(fmt::format("parser references undefined plugin '{}'", parser))
+      return invalid_config(with_line(fmt::format("parser references undefined plugin '{}'", parser),
+                                      config.line_of(fmt::format("requestHandler.parsers[{}]", i))))
           .wrap("parser validation failed");
     }
   }
@@ -193,8 +253,11 @@ std::vector<std::string> find_useless(const config::EndpointPickerConfig& config
   for (const config::SchedulingProfile& profile : config.scheduling_profiles) {
     check_profile(profile, instances, out);
   }
-  const std::set<std::string> used = used_names(config);
+  check_primary_profile(config, instances, out);
+  const std::set<std::string> used = used_names(config, instances);
   for (const config::PluginSpec& spec : config.plugins) {
+    check_weights(spec, out);
+    check_counts(spec, out);
     if (spec.line == 0 || used.contains(spec.name) || works_unnamed(*instances.find(spec.name))) continue;
     out.push_back(
         with_line(fmt::format("plugin '{}' is declared but nothing uses it", spec.name), spec.line));

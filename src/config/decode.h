@@ -14,6 +14,14 @@
 // Small helpers for the documents of this room: errors of many objects are collected and told at once.
 namespace penstock::config {
 
+// "<message> (line N)"; just the message where there is no line.
+inline std::string with_line(std::string message, int line) {
+  return line > 0 ? fmt::format("{} (line {})", message, line) : message;
+}
+
+// "string "abc"": kind and value as messages show them, the value cut where it is long.
+std::string shown_with_kind(const Node& node);
+
 class Errors {
  public:
   void add(std::string message) { messages_.push_back(std::move(message)); }
@@ -21,8 +29,7 @@ class Errors {
     if (!status.ok()) messages_.push_back(status.error().message);
   }
   void add(const std::string& path, std::string_view message, int line) {
-    messages_.push_back(line > 0 ? fmt::format("{}: {} (line {})", path, message, line)
-                                 : fmt::format("{}: {}", path, message));
+    messages_.push_back(with_line(fmt::format("{}: {}", path, message), line));
   }
   bool empty() const { return messages_.empty(); }
   size_t size() const { return messages_.size(); }
@@ -45,7 +52,7 @@ template <typename Each>
 void for_each_item(const Node* list, const std::string& path, Errors& errors, Each&& each) {
   if (list == nullptr || list->is_null()) return;
   if (!list->is_list()) {
-    errors.add(path, fmt::format("expected list, got {}", Node::kind_name(list->kind)), list->line);
+    errors.add(path, fmt::format("expected list, got {}", shown_with_kind(*list)), list->line);
     return;
   }
   for (size_t i = 0; i < list->items.size(); ++i) {

@@ -164,6 +164,18 @@ void bind_flow_control(Binder& b, FlowControlConfig& flow, FlowControlNodes& nod
   b.field("enableEviction", flow.enable_eviction, "", "Evicts requests in flight for more important ones.");
 }
 
+// Remembers where `node` and what the schema has below it are: nothing known is deeper or longer.
+void note_lines(const Node* node, const std::string& path, EndpointPickerConfig& config, int depth = 5) {
+  constexpr size_t kMaxKey = 40;
+  if (node == nullptr || depth == 0) return;
+  config.lines[path] = node->line;
+  for (size_t i = 0; i < node->items.size(); ++i)
+    note_lines(&node->items[i], fmt::format("{}[{}]", path, i), config, depth - 1);
+  for (const auto& [key, value] : node->members) {
+    if (key.size() <= kMaxKey) note_lines(&value, join_path(path, key), config, depth - 1);
+  }
+}
+
 // {pluginRef: x}; absent: nothing.
 std::optional<std::string> decode_ref(const Node* node, const std::string& path, Errors& errors) {
   if (node == nullptr) return std::nullopt;
@@ -256,17 +268,19 @@ void decode_request_handler(const Node* node, EndpointPickerConfig& config, Erro
 }
 
 // Which documents are ours. An absent kind or apiVersion is ours.
-void check_identity(const TopNodes& nodes, DecodedConfig& out, Errors& errors) {
-  if (!nodes.kind.empty() && nodes.kind != kKind) {
-    errors.add(fmt::format("kind: expected \"{}\", got \"{}\"", kKind, nodes.kind));
-  }
+void check_identity(const Node& document, const TopNodes& nodes, DecodedConfig& out, Errors& errors) {
+  const auto refuse = [&](std::string_view field, std::string_view wanted, const std::string& got) {
+    errors.add(std::string(field), fmt::format("expected \"{}\", got \"{}\"", wanted, got),
+               document.find(field)->line);
+  };
+  if (!nodes.kind.empty() && nodes.kind != kKind) refuse("kind", kKind, nodes.kind);
   if (nodes.api_version.empty() || nodes.api_version == kApiVersion) return;
   if (nodes.api_version == kDeprecatedApiVersion) {
     out.notices.push_back(fmt::format("DEPRECATION: apiVersion {}/{} is deprecated, replacement={}/{}",
                                       kDeprecatedApiVersion, kKind, kApiVersion, kKind));
     return;
   }
-  errors.add(fmt::format("apiVersion: expected \"{}\", got \"{}\"", kApiVersion, nodes.api_version));
+  refuse("apiVersion", kApiVersion, nodes.api_version);
 }
 
 void copy_deprecated(DecodedConfig& out) {
@@ -279,6 +293,7 @@ void copy_deprecated(DecodedConfig& out) {
     if (!config.flow_control) config.flow_control.emplace();
     if (!config.flow_control->saturation_detector) {
       config.flow_control->saturation_detector = config.saturation_detector;
+      config.lines["flowControl.saturationDetector"] = config.line_of("saturationDetector");
     }
   }
   if (config.parser) {
@@ -286,7 +301,10 @@ void copy_deprecated(DecodedConfig& out) {
         "DEPRECATION: top-level parser is deprecated, use requestHandler.parsers instead. If both are set, "
         "the new field is used.");
     if (!config.parsers) config.parsers.emplace();
-    if (config.parsers->empty()) config.parsers->push_back(*config.parser);
+    if (config.parsers->empty()) {
+      config.parsers->push_back(*config.parser);
+      config.lines["requestHandler.parsers[0]"] = config.line_of("parser");
+    }
   }
 }
 
@@ -369,7 +387,10 @@ Result<DecodedConfig> decode_endpoint_picker_config(const Node& document) {
   Errors errors;
   TopNodes nodes;
   decode_object(&document, "", errors, [&](Binder& b) { bind_top(b, out.config, nodes); });
-  check_identity(nodes, out, errors);
+  check_identity(document, nodes, out, errors);
+  for (const char* part :
+       {"featureGates", "dataLayer", "flowControl", "requestHandler", "saturationDetector", "parser"})
+    note_lines(document.find(part), part, out.config);
   decode_plugins(nodes.plugins, out.config, errors);
   decode_profiles(nodes.profiles, out.config, errors);
   decode_data_layer(nodes.data_layer, out.config, errors);
@@ -382,7 +403,7 @@ Result<DecodedConfig> decode_endpoint_picker_config(const Node& document) {
     decode_object(nodes.penstock, "penstock", errors, [&](Binder& b) { bind_penstock(b, mode); });
     if (mode != "compatible" && mode != "strict") {
       errors.add("penstock.mode", fmt::format("\"{}\" is not compatible or strict", mode),
-                 nodes.penstock->line);
+                 nodes.penstock->find("mode")->line);
     }
     out.config.mode = std::move(mode);
   }
@@ -398,12 +419,14 @@ Result<DecodedConfig> decode_endpoint_picker_config(std::string_view text, std::
   return decode_endpoint_picker_config(*document);
 }
 
-Result<FeatureGates> resolve_feature_gates(std::span<const std::string> entries,
+Result<FeatureGates> resolve_feature_gates(const EndpointPickerConfig& config,
                                            std::span<const std::string_view> registered) {
   constexpr std::string_view kContext = "feature gate validation failed";
   FeatureGates gates;
   bool dropped = false;
-  for (const std::string& entry : entries) {
+  for (size_t i = 0; i < config.feature_gates.size(); ++i) {
+    const std::string& entry = config.feature_gates[i];
+    const int line = config.line_of(fmt::format("featureGates[{}]", i));
     const std::vector<std::string_view> parts = split(entry, '=');
     const std::string_view name = parts[0];
     bool* gate = nullptr;
@@ -411,16 +434,19 @@ Result<FeatureGates> resolve_feature_gates(std::span<const std::string> entries,
     if (name == "haPopulateNonLeaderDatastore") gate = &gates.ha_populate_non_leader_datastore;
     if (std::find(registered.begin(), registered.end(), name) != registered.end()) gate = &dropped;
     if (gate == nullptr) {
-      return invalid_config(fmt::format("feature gate '{}' is unknown or unregistered", name)).wrap(kContext);
+      return invalid_config(
+                 with_line(fmt::format("feature gate '{}' is unknown or unregistered", name), line))
+          .wrap(kContext);
     }
     *gate = true;
     if (parts.size() < 2) continue;
     const std::string value = ascii_lower(trim(parts[1]));
     const std::optional<bool> parsed = parse_go_bool(value);
     if (!parsed) {
-      return invalid_config(fmt::format("{} is not a valid value for the feature gate {} (error: "
-                                        "strconv.ParseBool: parsing \"{}\": invalid syntax)",
-                                        value, name, value))
+      return invalid_config(with_line(fmt::format("{} is not a valid value for the feature gate {} (error: "
+                                                  "strconv.ParseBool: parsing \"{}\": invalid syntax)",
+                                                  value, name, value),
+                                      line))
           .wrap(kContext);
     }
     *gate = *parsed;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -84,7 +85,15 @@ struct EndpointPickerConfig {
   std::optional<std::string> saturation_detector;   // deprecated, kept as written
   std::optional<std::string> parser;                // deprecated, kept as written
   std::optional<std::string> mode;                  // penstock.mode, ours: "compatible" or "strict"
+  // Where the document has what has no line of its own, by path: "featureGates[0]",
+  // "flowControl.priorityBands[1].maxBytes", "requestHandler.parsers[1]", "dataLayer.discovery".
+  std::map<std::string, int, std::less<>> lines;
 
+  // 0: not in the document.
+  int line_of(std::string_view path) const {
+    const auto found = lines.find(path);
+    return found == lines.end() ? 0 : found->second;
+  }
   bool strict() const { return mode == "strict"; }
 };
 
@@ -108,7 +117,7 @@ struct FeatureGates {
 };
 // Defaults overlaid with the entries. Errors begin with "feature gate validation failed: ".
 // `registered` are further gates that exist (tests); their values are dropped.
-Result<FeatureGates> resolve_feature_gates(std::span<const std::string> entries,
+Result<FeatureGates> resolve_feature_gates(const EndpointPickerConfig& config,
                                            std::span<const std::string_view> registered = {});
 
 // The configuration as one line, in the reference's grammar: what it logs as effective configuration.

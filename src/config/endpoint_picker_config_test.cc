@@ -123,6 +123,14 @@ TEST(EndpointPickerConfig, NamesFieldValueAndLineInEveryError) {
   EXPECT_THAT(error_of("dataLayer: true"), HasSubstr("dataLayer: expected object, got bool true"));
 }
 
+TEST(EndpointPickerConfig, OtherKindsAreRefusedWithTheirLine) {
+  EXPECT_THAT(error_of("apiVersion: v1\nkind: ConfigMap\n"),
+              testing::AllOf(HasSubstr("kind: expected \"EndpointPickerConfig\", got \"ConfigMap\" (line 2)"),
+                             HasSubstr("apiVersion: expected \"llm-d.ai/v1alpha1\", got \"v1\" (line 1)")));
+  EXPECT_THAT(error_of("penstock:\n  mode: turbo\n"),
+              HasSubstr("\"turbo\" is not compatible or strict (line 2)"));
+}
+
 TEST(EndpointPickerConfig, ParametersAreOpaqueAtThisLevel) {
   const EndpointPickerConfig config =
       decoded("plugins:\n- type: t\n  parameters: {z: 1, a: {b: x}}\n- type: u\n  parameters:\n");
@@ -188,7 +196,9 @@ TEST(EndpointPickerConfig, DefaultTextIsTheBuiltInConfiguration) {
 
 TEST(FeatureGates, FollowTheReferencesRules) {
   const auto flow = [](std::vector<std::string> entries) {
-    auto gates = resolve_feature_gates(entries);
+    EndpointPickerConfig config;
+    config.feature_gates = std::move(entries);
+    auto gates = resolve_feature_gates(config);
     return gates.ok() ? std::string(gates->flow_control ? "true" : "false") : gates.error().message;
   };
   EXPECT_EQ(flow({}), "false");

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <memory>
 
+#include "config/node.h"
+
 namespace penstock::config {
 
 Result<std::string> read_file(const std::string& path, size_t max_bytes) {
@@ -24,6 +26,12 @@ Result<std::string> read_file(const std::string& path, size_t max_bytes) {
     }
   }
   if (std::ferror(file.get()) != 0) return io_error();
+  return text;
+}
+
+Result<std::string> load_config_text(const std::string& path) {
+  Result<std::string> text = read_file(path, ParseLimits{}.max_bytes);
+  if (!text) return text.error().wrap(fmt::format("failed to load config from a file '{}'", path));
   return text;
 }
 

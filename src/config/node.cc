@@ -235,7 +235,7 @@ class TreeBuilder final : public YAML::EventHandler {
     entry.anchor = anchor;
     entry.mark = mark;
     if (!open_.empty() && open_.back().node.is_map() && !open_.back().has_key) {
-      refuse(mark, "a list or map cannot be a key");
+      refuse(mark, "a list or map cannot be a key; is a bracket left open?");
     }
     open_.push_back(std::move(entry));
   }
@@ -334,6 +334,15 @@ std::optional<Error> refuse_control_bytes(std::string_view text, std::string_vie
   return std::nullopt;
 }
 
+// Whether line `number`, counted from 0, has a tab before its first other character.
+bool indented_with_tab(std::string_view text, int number) {
+  const std::vector<std::string_view> lines = split(text, '\n');
+  if (number < 0 || static_cast<size_t>(number) >= lines.size()) return false;
+  const std::string_view line = lines[static_cast<size_t>(number)];
+  const size_t first = line.find_first_not_of(' ');
+  return first != std::string_view::npos && line[first] == '\t';
+}
+
 Result<std::vector<Node>> parse_stream(std::string_view text, std::string_view source,
                                        const ParseLimits& limits) {
   if (text.size() > limits.max_bytes) {
@@ -361,7 +370,10 @@ Result<std::vector<Node>> parse_stream(std::string_view text, std::string_view s
   } catch (const Refusal& refusal) {
     return at(source, refusal.line, refusal.column, refusal.message);
   } catch (const YAML::Exception& error) {
-    return at(source, error.mark.line + 1, error.mark.column + 1, error.msg);
+    return at(source, error.mark.line + 1, error.mark.column + 1,
+              error.msg + (indented_with_tab(text, error.mark.line) ? "; YAML is indented with blanks, this "
+                                                                      "line begins with a tab"
+                                                                    : ""));
   } catch (const std::exception& error) {
     return invalid_config(fmt::format("{}: {}", source, error.what()));
   }

@@ -76,6 +76,13 @@ TEST(Node, SaysWhereSyntaxBreaks) {
   EXPECT_THAT(error_of("a: 1\n---\nb: 1\n"), testing::HasSubstr("one document expected"));
 }
 
+TEST(Node, TellsThatATabDoesNotIndent) {
+  auto node = parse_document("plugins:\n\t- type: a\n", "f");
+  ASSERT_FALSE(node.ok());
+  EXPECT_THAT(node.error().message, testing::HasSubstr("line 2"));
+  EXPECT_THAT(node.error().message, testing::HasSubstr("this line begins with a tab"));
+}
+
 TEST(Node, AcceptsJsonAndPrintsItSorted) {
   const Node node = parsed("{\"b\":{\"z\":1.5,\"a\":[true,null,\"x\\ny\"]},\n\t\"a\":\"q\"}");
   EXPECT_EQ(node.to_json(), R"({"a":"q","b":{"a":[true,null,"x\ny"],"z":1.5}})");

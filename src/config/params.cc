@@ -7,18 +7,11 @@
 
 #include "base/strings.h"
 #include "base/units.h"
+#include "config/decode.h"
 
 namespace penstock::config {
 
 namespace {
-
-// The value as an error message shows it, cut where it is long.
-std::string shown(const Node& node) {
-  constexpr size_t kMaxShown = 80;
-  std::string text = node.to_json();
-  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "…";
-  return text;
-}
 
 std::string where(const Node* node) {
   return node != nullptr && node->line > 0 ? fmt::format(" (line {})", node->line) : std::string();
@@ -39,12 +32,24 @@ std::string written(double value) {
 
 }  // namespace
 
+std::string shown_with_kind(const Node& node) {
+  if (node.is_null()) return "null";
+  constexpr size_t kMaxShown = 80;
+  std::string text = node.to_json();
+  if (text.size() > kMaxShown) {
+    size_t end = kMaxShown;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;  // whole characters
+    text = text.substr(0, end) + "…";
+  }
+  return fmt::format("{} {}", Node::kind_name(node.kind), text);
+}
+
 Binder::Binder(const Node* node, std::string path, Case match)
     : node_(node), path_(std::move(path)), match_(match) {
   if (node_ != nullptr && node_->is_null()) node_ = nullptr;
   if (node_ != nullptr && !node_->is_map()) {
-    errors_.push_back(fmt::format("{}: expected object, got {} {}{}", path_.empty() ? "document" : path_,
-                                  Node::kind_name(node_->kind), shown(*node_), where(node_)));
+    errors_.push_back(fmt::format("{}: expected object, got {}{}", path_.empty() ? "document" : path_,
+                                  shown_with_kind(*node_), where(node_)));
     node_ = nullptr;
   }
 }
@@ -86,7 +91,7 @@ void Binder::fail(std::string_view name, std::string_view message) {
 }
 
 void Binder::type_error(std::string_view name, const Node& node, std::string_view wanted) {
-  fail(name, fmt::format("expected {}, got {} {}", wanted, Node::kind_name(node.kind), shown(node)));
+  fail(name, fmt::format("expected {}, got {}", wanted, shown_with_kind(node)));
 }
 
 void Binder::describe(std::string_view name, std::string_view type, std::string default_value,
@@ -199,8 +204,7 @@ void Binder::field(std::string_view name, std::vector<std::string>& out, std::st
   for (size_t i = 0; i < node->items.size(); ++i) {
     const Node& item = node->items[i];
     if (item.kind != Node::Kind::kString) {
-      return fail(
-          name, fmt::format("[{}]: expected string, got {} {}", i, Node::kind_name(item.kind), shown(item)));
+      return fail(name, fmt::format("[{}]: expected string, got {}", i, shown_with_kind(item)));
     }
     texts.push_back(item.text);
   }

@@ -257,7 +257,7 @@ class SettingsDecoder {
     TopNodes nodes;
     decode_object(&document_, "", errors_, [&](Binder& b) { bind_top(b, out_, nodes); });
     bounds("", document_, {{"loops", out_.loops, 0, 1024}});
-    out_.manifests = resolve_path(folder_, out_.manifests);
+    file(&document_, "", "manifests", out_.manifests);
     not_negative("drainTimeout", document_, out_.drain_timeout);
     for_each_item(nodes.listeners, "listeners", errors_,
                   [&](const Node& n, const std::string& p) { listener(n, p); });
@@ -266,7 +266,9 @@ class SettingsDecoder {
                   [&](const Node& n, const std::string& p) { service(n, p); });
     decode_object(nodes.routing, "routing", errors_, [&](Binder& b) { bind_routing(b, out_); });
     decode_object(nodes.admin, "admin", errors_, [&](Binder& b) { bind_admin(b, out_); });
-    if (!out_.admin_address.empty()) check_address(out_.admin_address, "admin.address", nodes.admin->line);
+    if (nodes.admin != nullptr) note_line(*nodes.admin, "admin", "address");
+    if (!out_.admin_address.empty())
+      check_address(out_.admin_address, "admin.address", line_of(*nodes.admin, "address"));
     telemetry(nodes.telemetry);
     decode_object(nodes.limits, "limits", errors_, [&](Binder& b) { bind_limits(b, out_); });
     if (nodes.limits != nullptr) {
@@ -285,6 +287,15 @@ class SettingsDecoder {
     const Node* node = object.find(field);
     return node != nullptr ? node->line : object.line;
   }
+  void note_line(const Node& object, const std::string& path, std::string_view field) {
+    out_.lines[join_path(path, field)] = line_of(object, field);
+  }
+  // What names a file, made relative to the document's folder.
+  void file(const Node* object, const std::string& path, std::string_view field, std::string& value) {
+    if (object == nullptr || value.empty()) return;
+    value = resolve_path(folder_, value);
+    note_line(*object, path, field);
+  }
   void bounds(const std::string& path, const Node& object, std::initializer_list<Bound> list) {
     for (const Bound& b : list) {
       if (b.value >= b.min && b.value <= b.max) continue;
@@ -294,11 +305,39 @@ class SettingsDecoder {
                   line_of(object, b.field));
     }
   }
+  // Whether a text was left out; of one that is no text the wrong type is told already.
+  static bool left_out(const Node& object, std::string_view field, const std::string& value) {
+    const Node* node = object.find(field);
+    return value.empty() && (node == nullptr || node->is_null() || node->kind == Node::Kind::kString);
+  }
+  void required(const std::string& path, const Node& object, std::string_view field,
+                const std::string& value) {
+    if (left_out(object, field, value))
+      errors_.add(join_path(path, field), "is required", line_of(object, field));
+  }
+  // `path` ends with the field's name in `object`.
   void not_negative(const std::string& path, const Node& object, Duration value) {
-    if (value < Duration(0)) errors_.add(path, format_duration(value) + " is negative", object.line);
+    if (value < Duration(0))
+      errors_.add(path, format_duration(value) + " is negative", line_at(object, path));
   }
   void positive(const std::string& path, const Node& object, Duration value) {
-    if (value <= Duration(0)) errors_.add(path, format_duration(value) + " is not positive", object.line);
+    if (value <= Duration(0))
+      errors_.add(path, format_duration(value) + " is not positive", line_at(object, path));
+  }
+  static int line_at(const Node& object, const std::string& path) {
+    return line_of(object, std::string_view(path).substr(path.rfind('.') + 1));
+  }
+  // Of pools and services: as Kubernetes has them, and "_" besides.
+  void check_name(const std::string& name, const std::string& path, int line) {
+    const auto fits = [](char c) {
+      return (c >= '0' && c <= '9') || (ascii_lower(c) >= 'a' && ascii_lower(c) <= 'z') || c == '-' ||
+             c == '.' || c == '_';
+    };
+    if (name.size() <= 253 && std::all_of(name.begin(), name.end(), fits)) return;
+    errors_.add(path,
+                fmt::format("{} is no name: up to 253 letters, digits, \"-\", \".\" and \"_\"",
+                            json_quote(name.substr(0, 253))),
+                line);
   }
   // "host:port", ":port", "[v6]:port"; port 0 lets the system choose.
   void check_address(const std::string& address, const std::string& path, int line) {
@@ -317,16 +356,18 @@ class SettingsDecoder {
     ListenerNodes nodes;
     decode_object(&node, path, errors_, [&](Binder& b) { bind_listener(b, l, nodes); });
     if (l.name.empty()) l.name = fmt::format("listener-{}", out_.listeners.size());
-    check_address(l.address, path + ".address", line_of(node, "address"));
+    required(path, node, "address", l.address);
+    note_line(node, path, "address");
+    if (!l.address.empty()) check_address(l.address, path + ".address", line_of(node, "address"));
     bounds(path, node, {{"gatewayPort", l.gateway_port, 0, 65535}});
     if (nodes.tls != nullptr) {
       decode_object(nodes.tls, path + ".tls", errors_, [&](Binder& b) { bind_listener_tls(b, l); });
-      if (l.cert_file.empty()) errors_.add(path + ".tls.certFile", "is required", nodes.tls->line);
-      if (l.key_file.empty()) errors_.add(path + ".tls.keyFile", "is required", nodes.tls->line);
+      required(path + ".tls", *nodes.tls, "certFile", l.cert_file);
+      required(path + ".tls", *nodes.tls, "keyFile", l.key_file);
     }
-    l.cert_file = resolve_path(folder_, l.cert_file);
-    l.key_file = resolve_path(folder_, l.key_file);
-    l.api_keys_file = resolve_path(folder_, l.api_keys_file);
+    file(nodes.tls, path + ".tls", "certFile", l.cert_file);
+    file(nodes.tls, path + ".tls", "keyFile", l.key_file);
+    file(&node, path, "apiKeysFile", l.api_keys_file);
     decode_object(nodes.limits, path + ".limits", errors_,
                   [&](Binder& b) { bind_listener_limits(b, l.limits); });
     if (nodes.limits != nullptr) {
@@ -348,9 +389,16 @@ class SettingsDecoder {
       positive(path + ".timeouts.write", *nodes.timeouts, l.write_timeout);
       not_negative(path + ".timeouts.connectionAge", *nodes.timeouts, l.connection_age);
     }
-    const bool twice = std::any_of(out_.listeners.begin(), out_.listeners.end(),
-                                   [&](const ListenerSettings& other) { return other.name == l.name; });
-    if (twice) errors_.add(path + ".name", fmt::format("\"{}\" is given twice", l.name), node.line);
+    for (size_t i = 0; i < out_.listeners.size(); ++i) {
+      const ListenerSettings& other = out_.listeners[i];
+      if (other.name == l.name)
+        errors_.add(path + ".name", fmt::format("\"{}\" is given twice", l.name), node.line);
+      if (other.address == l.address && !l.address.empty() && !l.address.ends_with(":0")) {
+        errors_.add(path + ".address",
+                    fmt::format("\"{}\" is the address of listeners[{}] too", l.address, i),
+                    line_of(node, "address"));
+      }
+    }
     out_.listeners.push_back(std::move(l));
   }
 
@@ -358,15 +406,20 @@ class SettingsDecoder {
     PoolSettings p;
     PoolNodes nodes;
     decode_object(&node, path, errors_, [&](Binder& b) { bind_pool(b, p, nodes); });
-    if (p.name.empty()) errors_.add(path + ".name", "is required", node.line);
+    required(path, node, "name", p.name);
     if (p.ns.empty()) p.ns = "default";
+    check_name(p.name, path + ".name", line_of(node, "name"));
+    check_name(p.ns, path + ".namespace", line_of(node, "namespace"));
     if (nodes.config != nullptr) {
       if (nodes.config->kind == Node::Kind::kString) {
-        p.config_file = resolve_path(folder_, nodes.config->text);
+        p.config_file = nodes.config->text;
+        file(&node, path, "config", p.config_file);
       } else if (nodes.config->is_map()) {
         p.config_inline = *nodes.config;
       } else {
-        errors_.add(path + ".config", "expected a file name or an EndpointPickerConfig", nodes.config->line);
+        errors_.add(path + ".config",
+                    "expected a file name or an EndpointPickerConfig, got " + shown_with_kind(*nodes.config),
+                    nodes.config->line);
       }
     }
     discovery(nodes.discovery, path + ".discovery", p.discovery);
@@ -380,7 +433,7 @@ class SettingsDecoder {
                     fmt::format("{} is less than 10ms", format_duration(p.metrics.interval)),
                     line_of(*nodes.metrics, "interval"));
       }
-      if (p.metrics.staleness < p.metrics.interval) {
+      if (p.metrics.staleness > Duration(0) && p.metrics.staleness < p.metrics.interval) {
         errors_.add(path + ".metrics.staleness", "is below the interval: every signal would be stale",
                     line_of(*nodes.metrics, "staleness"));
       }
@@ -417,14 +470,14 @@ class SettingsDecoder {
     const Node* dns = nullptr;
     decode_object(node, path, errors_, [&](Binder& b) { bind_discovery(b, d, dns); });
     check_urls(d.static_urls, path + ".static", line_of(*node, "static"));
-    d.file = resolve_path(folder_, d.file);
+    file(node, path, "file", d.file);
     positive(path + ".filePoll", *node, d.file_poll);
     if (dns == nullptr) return;
     int64_t port = 0;
     decode_object(dns, path + ".dns", errors_, [&](Binder& b) { bind_dns(b, d.dns, port); });
     bounds(path + ".dns", *dns, {{"port", port, 1, 65535}});
     d.dns.port = static_cast<uint16_t>(port);
-    if (d.dns.name.empty()) errors_.add(path + ".dns.name", "is required", dns->line);
+    required(path + ".dns", *dns, "name", d.dns.name);
     positive(path + ".dns.interval", *dns, d.dns.interval);
     positive(path + ".dns.timeout", *dns, d.dns.timeout);
   }
@@ -436,7 +489,7 @@ class SettingsDecoder {
     bounds(path, *node, {{"idleConnections", e.idle_connections, 0, 100000}});
     not_negative(path + ".idleTimeout", *node, e.idle_timeout);
     decode_object(nodes.tls, path + ".tls", errors_, [&](Binder& b) { bind_engine_tls(b, e); });
-    e.ca_file = resolve_path(folder_, e.ca_file);
+    file(nodes.tls, path + ".tls", "caFile", e.ca_file);
     if (nodes.authorization == nullptr) return;
     const std::string auth_path = path + ".authorization";
     decode_object(nodes.authorization, auth_path, errors_, [&](Binder& b) { bind_authorization(b, e); });
@@ -477,8 +530,16 @@ class SettingsDecoder {
   void service(const Node& node, const std::string& path) {
     ServiceSettings s;
     decode_object(&node, path, errors_, [&](Binder& b) { bind_service(b, s); });
-    if (s.name.empty()) errors_.add(path + ".name", "is required", node.line);
-    if (s.urls.empty()) errors_.add(path + ".urls", "at least one is required", node.line);
+    required(path, node, "name", s.name);
+    const Node* urls = node.find("urls");
+    if (s.urls.empty() && (urls == nullptr || urls->is_null() || (urls->is_list() && urls->items.empty())))
+      errors_.add(path + ".urls", "at least one is required", line_of(node, "urls"));
+    check_name(s.name, path + ".name", line_of(node, "name"));
+    check_name(s.ns, path + ".namespace", line_of(node, "namespace"));
+    const bool twice = std::any_of(out_.services.begin(), out_.services.end(), [&](const auto& other) {
+      return other.name == s.name && other.ns == s.ns;
+    });
+    if (twice) errors_.add(path + ".name", fmt::format("\"{}/{}\" is given twice", s.ns, s.name), node.line);
     check_urls(s.urls, path + ".urls", line_of(node, "urls"));
     out_.services.push_back(std::move(s));
   }
@@ -500,6 +561,7 @@ class SettingsDecoder {
   void tracing(const Node& node) {
     TracingSettings& t = out_.telemetry.tracing;
     decode_object(&node, "telemetry.tracing", errors_, [&](Binder& b) { bind_tracing(b, t); });
+    note_line(node, "telemetry.tracing", "endpoint");
     const auto one_of = [&](std::string_view field, const std::string& value,
                             std::initializer_list<std::string_view> known) {
       if (value.empty() || std::find(known.begin(), known.end(), value) != known.end()) return;

@@ -159,6 +159,8 @@ struct Settings {
   int64_t streams = 100000;                   // requests being served at once, all listeners
   Duration drain_timeout = std::chrono::seconds(30);
   std::vector<std::string> warnings;
+  // Lines of what only the machine can refuse: files and addresses, such as "listeners[0].tls.certFile".
+  std::map<std::string, int, std::less<>> lines;
 };
 
 // `folder`: what relative paths are relative to, "" the working directory. Reads authorization from the

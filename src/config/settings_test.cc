@@ -108,7 +108,7 @@ TEST(Settings, NameFieldValueAndLineInEveryError) {
       "s.yaml: listeners[0]: unknown field \"addres\" (line 1), known: name, address, gatewayPort, tls, "
       "apiKeysFile, http2, trustFairnessHeader, "
       "limits, "
-      "timeouts; listeners[0].address: \"\" is not \"host:port\", \":port\" or \"[ipv6]:port\" (line 1)");
+      "timeouts; listeners[0].address: is required (line 1)");
   const std::string listener = "listeners: [{address: \":1\"}]\n";
   const auto pool = [&](const std::string& fields) {
     return error_of(listener + "pools:\n- name: a\n" + fields);
@@ -122,8 +122,9 @@ TEST(Settings, NameFieldValueAndLineInEveryError) {
   EXPECT_THAT(pool("  discovery: {static: [\"ftp://x\"]}\n"),
               HasSubstr("discovery.static[0]: invalid endpoint"));
   EXPECT_THAT(pool("  discovery: {dns: {name: x}}\n"), HasSubstr("discovery.dns.port: 0 is not in 1..65535"));
-  EXPECT_THAT(pool("  config: 7\n"),
-              HasSubstr("pools[0].config: expected a file name or an EndpointPickerConfig"));
+  EXPECT_THAT(
+      pool("  config: 7\n"),
+      HasSubstr("pools[0].config: expected a file name or an EndpointPickerConfig, got int 7 (line 4)"));
   EXPECT_THAT(pool("  deadlines: {idle: -1s}\n"), HasSubstr("deadlines.idle: -1s is negative"));
   EXPECT_THAT(pool("  engine: {authorization: {}}\n"), HasSubstr("exactly one of env and file"));
   EXPECT_THAT(pool("  engine: {authorization: {env: PENSTOCK_TEST_UNSET}}\n"),
@@ -141,6 +142,43 @@ TEST(Settings, NameFieldValueAndLineInEveryError) {
               HasSubstr("tls.keyFile: is required"));
   EXPECT_THAT(error_of("listeners: [{address: \"::1:80\"}]\npools: [{name: a}]\n"),
               HasSubstr("is not \"host:port\""));
+}
+
+TEST(Settings, TellEachMistakeOnceAndAtItsOwnLine) {
+  EXPECT_EQ(error_of("listeners:\n- address: 8080\n"),
+            "s.yaml: listeners[0].address: expected string, got int 8080 (line 2)");
+  EXPECT_EQ(error_of("listeners:\n- name: a\n"), "s.yaml: listeners[0].address: is required (line 2)");
+  EXPECT_EQ(error_of("pools:\n- namespace: x\n  name: 5\n"),
+            "s.yaml: pools[0].name: expected string, got int 5 (line 3)");
+  EXPECT_EQ(error_of("pools:\n- name: a\n  deadlines:\n    connect: 5s\n    idle: -1s\n"),
+            "s.yaml: pools[0].deadlines.idle: -1s is negative (line 5)");
+  EXPECT_EQ(error_of("pools:\n- name: a\n  metrics:\n    interval: 1s\n    staleness: 0s\n"),
+            "s.yaml: pools[0].metrics.staleness: 0s is not positive (line 5)");
+  EXPECT_EQ(error_of("loops: 1\ndrainTimeout: -3s\n"), "s.yaml: drainTimeout: -3s is negative (line 2)");
+  EXPECT_EQ(error_of("services:\n- name: web\n  urls: 5\n"),
+            "s.yaml: services[0].urls: expected list of string, got int 5 (line 3)");
+  EXPECT_EQ(error_of("listeners: nowhere\n"),
+            "s.yaml: listeners: expected list, got string \"nowhere\" (line 1)");
+}
+
+TEST(Settings, RefuseWhatCannotWorkTogether) {
+  EXPECT_EQ(error_of("listeners:\n- address: \":80\"\n- address: \":80\"\n"),
+            "s.yaml: listeners[1].address: \":80\" is the address of listeners[0] too (line 3)");
+  EXPECT_EQ(error_of("listeners: [{address: \":0\"}, {address: \":0\"}]\n"), "no error");
+  EXPECT_THAT(error_of("services: [{name: a, urls: [\"http://h:1\"]}, {name: a, urls: [\"http://h:2\"]}]\n"),
+              HasSubstr("services[1].name: \"default/a\" is given twice (line 1)"));
+  EXPECT_THAT(error_of("pools: [{name: a/b, namespace: \"x y\"}]\n"),
+              testing::AllOf(HasSubstr("pools[0].name: \"a/b\" is no name"),
+                             HasSubstr("pools[0].namespace: \"x y\" is no name")));
+}
+
+TEST(Settings, RememberWhereTheyNameFiles) {
+  auto s = decode_settings(
+      "listeners:\n- address: \":1\"\n  tls:\n    certFile: a\n    keyFile: b\nmanifests: m\n", "s.yaml", "");
+  ASSERT_TRUE(s.ok()) << s.error().message;
+  EXPECT_EQ(s->lines.at("listeners[0].tls.certFile"), 4);
+  EXPECT_EQ(s->lines.at("listeners[0].tls.keyFile"), 5);
+  EXPECT_EQ(s->lines.at("manifests"), 6);
 }
 
 TEST(Settings, WarnOfPoolsThatCannotGetEndpoints) {

@@ -1,6 +1,9 @@
 #include "scheduling/handlers/disagg_profile_handler.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 
 #include "base/strings.h"
 #include "scheduling/handlers/data_parallel_profile_handler.h"
@@ -151,18 +154,37 @@ void DisaggProfileHandler::bind_flat(config::Binder& b, Params& p) {
 
 namespace {
 
-// Either form. What both refuse is an error with both reasons.
+// The first of the object's fields that is one of `names`.
+const config::Node::Member* first_of(const config::Node* node, std::span<const std::string_view> names) {
+  if (node == nullptr) return nullptr;
+  for (const config::Node::Member& member : node->members) {
+    for (const std::string_view name : names) {
+      if (ascii_iequals(member.first, name)) return &member;
+    }
+  }
+  return nullptr;
+}
+
+// Either form: the one that the fields are of.
 Result<DisaggProfileHandler::Params> read_params(const config::Node* node, const std::string& path) {
+  static constexpr std::array<std::string_view, 6> kFlat{"decodeProfile",     "prefillProfile",
+                                                         "encodeProfile",     "prefillDeciderPluginName",
+                                                         "deciderPluginName", "encodeDeciderPluginName"};
+  static constexpr std::array<std::string_view, 2> kNested{"profiles", "deciders"};
+  const config::Node::Member* flat = first_of(node, kFlat);
+  const config::Node::Member* nested = first_of(node, kNested);
+  if (flat != nullptr && nested != nullptr) {
+    return config_error(
+        path, fmt::format("{} (line {}) is of the older form, {} (line {}) of the newer: use "
+                          "one format exclusively",
+                          flat->first, flat->second.key_line, nested->first, nested->second.key_line));
+  }
   DisaggProfileHandler::Params params;
-  const Status first =
-      config::decode_params(node, path, [&](config::Binder& b) { DisaggProfileHandler::bind(b, params); });
-  if (first.ok()) return params;
-  DisaggProfileHandler::Params flat;
-  const Status second =
-      config::decode_params(node, path, [&](config::Binder& b) { DisaggProfileHandler::bind_flat(b, flat); });
-  if (second.ok()) return flat;
-  return Error{ErrorCode::kInvalidConfig, "nested form: " + first.error().message + "; flat form: " +
-                                              second.error().message + "; use one format exclusively"};
+  const Status read = config::decode_params(node, path, [&](config::Binder& b) {
+    flat != nullptr ? DisaggProfileHandler::bind_flat(b, params) : DisaggProfileHandler::bind(b, params);
+  });
+  if (!read.ok()) return read.error();
+  return params;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "inference/plugin.h"
 #include "scheduling/handlers/disagg_deciders.h"
+#include "scheduling/handlers/primary_profile.h"
 #include "telemetry/metrics.h"
 
 namespace penstock::scheduling {
@@ -39,7 +40,7 @@ class DisaggCounters {
 // Decode is primary. Headers: DisaggHeaders.
 // Example: decode 10.0.0.9:8000, prefill 10.0.0.1:8000, encode 10.0.0.2:80 and 10.0.0.3:80: headers
 // "10.0.0.1:8000" and "10.0.0.2:80,10.0.0.3:80", decision encode-prefill-decode.
-class DisaggProfileHandler final : public ProfileHandler, public PreRequest {
+class DisaggProfileHandler final : public ProfileHandler, public PreRequest, public PrimaryProfile {
  public:
   static constexpr std::string_view kType = "disagg-profile-handler";
   struct Params {
@@ -66,6 +67,7 @@ class DisaggProfileHandler final : public ProfileHandler, public PreRequest {
   Result<SchedulingResult> process(SchedulingContext& ctx, std::span<const std::string> profile_names,
                                    std::span<const ProfileResult* const> results) const override;
   Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override;
+  std::string_view primary_profile() const override { return params_.decode_profile; }
 
  private:
   // Index of each stage's profile; profile_names.size(): not configured.
@@ -87,7 +89,7 @@ class DisaggProfileHandler final : public ProfileHandler, public PreRequest {
 // `pd-profile-handler`, deprecated for disagg-profile-handler: decode, then prefill where the decider says
 // so. Sets no prefill header itself (disagg-headers-handler does); with primaryPort it does what
 // data-parallel-profile-handler does.
-class PdProfileHandler final : public ProfileHandler, public PreRequest {
+class PdProfileHandler final : public ProfileHandler, public PreRequest, public PrimaryProfile {
  public:
   static constexpr std::string_view kType = "pd-profile-handler";
   struct Params {
@@ -113,6 +115,7 @@ class PdProfileHandler final : public ProfileHandler, public PreRequest {
   Result<SchedulingResult> process(SchedulingContext& ctx, std::span<const std::string> profile_names,
                                    std::span<const ProfileResult* const> results) const override;
   Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override;
+  std::string_view primary_profile() const override { return params_.decode_profile; }
 
  private:
   Params params_;

@@ -169,8 +169,9 @@ TEST_F(Disagg, BothFormsOfParametersAreReadButNotMixed) {
             "");
   EXPECT_THAT(make("disagg-profile-handler", "{decodeProfile: d, deciders: {prefill: always}}"),
               HasSubstr("use one format exclusively"));
-  EXPECT_THAT(make("disagg-profile-handler", "stageOrder: sideways"),
-              HasSubstr("invalid stage order \"sideways\", must be \"decode-first\" or \"prefill-first\""));
+  EXPECT_EQ(make("disagg-profile-handler", "stageOrder: sideways"),
+            "parameters.stageOrder: invalid stage order \"sideways\", must be \"decode-first\" or "
+            "\"prefill-first\" (line 1)");
   EXPECT_THAT(make("disagg-profile-handler", "{stageOrder: prefill, deciders: {prefill: always}}"),
               HasSubstr("prefill decider is not supported in prefill-first stage order"));
   EXPECT_THAT(make("disagg-profile-handler", "deciders: {prefill: nobody}"),
