@@ -47,6 +47,9 @@ Result<std::shared_ptr<const ApiKeys>> ApiKeys::decode(std::string_view text, st
   std::set<std::array<unsigned char, 32>> seen;
   const Node* list = nullptr;
   decode_object(&*document, "", errors, [&](Binder& b) { b.node("keys", list, "List of {name, sha256}."); });
+  // A file that somebody has truncated and not written yet must not lock everybody out.
+  if (errors.empty() && list == nullptr)
+    errors.add("keys", "nothing is listed; \"keys: []\" says that nobody may enter", document->line);
   for_each_item(list, "keys", errors, [&](const Node& item, const std::string& path) {
     Key key;
     std::string hex;

@@ -17,6 +17,17 @@ TEST(ApiKeys, FindTheNameOfAKeyByItsHash) {
   EXPECT_EQ((*keys)->find(""), nullptr);
 }
 
+TEST(ApiKeys, OnlyAnExplicitEmptyListLetsNobodyIn) {
+  for (const char* empty : {"", "# nothing\n", "keys:\n", "{}"}) {
+    auto keys = ApiKeys::decode(empty, "k.yaml");
+    ASSERT_FALSE(keys.ok()) << empty;
+    EXPECT_THAT(keys.error().message, testing::HasSubstr("k.yaml: keys: nothing is listed"));
+  }
+  auto nobody = ApiKeys::decode("keys: []\n", "k.yaml");
+  ASSERT_TRUE(nobody.ok()) << nobody.error().message;
+  EXPECT_EQ((*nobody)->find("secret"), nullptr);
+}
+
 TEST(ApiKeys, RefuseWhatIsNotADigest) {
   auto keys = ApiKeys::decode("keys:\n- {name: a, sha256: abc}\n- {name: \"\", sha256: \"" +
                                   std::string(kSecret) + "\"}\n- {name: b, key: x}\n",

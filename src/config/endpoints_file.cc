@@ -2,9 +2,11 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "base/strings.h"
 #include "config/decode.h"
@@ -64,11 +66,11 @@ Status apply_url(std::string_view url, EndpointEntry& entry) {
 
 Status decode_labels(const Node* node, EndpointEntry& entry) {
   if (node == nullptr) return {};
-  if (!node->is_map()) return invalid_config("labels: expected object");
+  if (!node->is_map())
+    return invalid_config(fmt::format("labels: expected object, got {}", shown_with_kind(*node)));
   for (const auto& [key, value] : node->members) {
     if (value.kind != Node::Kind::kString) {
-      return invalid_config(fmt::format("labels.{}: expected string, got {} {}", key,
-                                        Node::kind_name(value.kind), value.to_json()));
+      return invalid_config(fmt::format("labels.{}: expected string, got {}", key, shown_with_kind(value)));
     }
     entry.labels.insert_or_assign(key, value.text);
   }
@@ -79,8 +81,7 @@ Status decode_text(const Node& item, std::string_view field, std::string& out) {
   const Node* node = item.find(field);
   if (node == nullptr || node->is_null()) return {};
   if (node->kind != Node::Kind::kString) {
-    return invalid_config(
-        fmt::format("{}: expected string, got {} {}", field, Node::kind_name(node->kind), node->to_json()));
+    return invalid_config(fmt::format("{}: expected string, got {}", field, shown_with_kind(*node)));
   }
   out = node->text;
   return {};
@@ -110,8 +111,7 @@ Status decode_address(const Node& item, EndpointEntry& entry) {
 
 Status decode_entry(const Node& item, EndpointEntry& entry) {
   if (!item.is_map()) {
-    return invalid_config(
-        fmt::format("expected object, got {} {}", Node::kind_name(item.kind), item.to_json()));
+    return invalid_config(fmt::format("expected object, got {}", shown_with_kind(item)));
   }
   if (Status s = decode_text(item, "name", entry.name); !s.ok()) return s;
   if (Status s = decode_text(item, "namespace", entry.ns); !s.ok()) return s;
@@ -120,22 +120,50 @@ Status decode_entry(const Node& item, EndpointEntry& entry) {
   if (Status s = decode_labels(item.find("labels"), entry); !s.ok()) return s;
   const Node* draining = item.find("draining");
   if (draining != nullptr && !draining->is_null()) {
-    if (draining->kind != Node::Kind::kBool) return invalid_config("draining: expected bool");
+    if (draining->kind != Node::Kind::kBool)
+      return invalid_config(fmt::format("draining: expected bool, got {}", shown_with_kind(*draining)));
     entry.draining = draining->boolean;
   }
   if (entry.name.empty()) entry.name = default_name(entry);
   return {};
 }
 
-void warn_unknown(const Node& item, const std::string& path, std::vector<std::string>& warnings) {
-  static constexpr std::array<std::string_view, 7> kKnown{"name",   "namespace", "address", "port",
-                                                          "labels", "url",       "draining"};
-  for (const auto& [key, value] : item.members) {
-    if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end()) {
-      warnings.push_back(
-          fmt::format("{}: unknown field \"{}\" is ignored (line {})", path, key, value.key_line));
-    }
+constexpr std::array<std::string_view, 1> kDocumentFields{"endpoints"};
+constexpr std::array<std::string_view, 7> kEntryFields{"name",   "namespace", "address", "port",
+                                                       "labels", "url",       "draining"};
+
+// "unknown field "zone" (line 2)" for each.
+std::vector<std::string> unknown_fields(const Node& object, std::span<const std::string_view> known) {
+  std::vector<std::string> out;
+  for (const auto& [key, value] : object.members) {
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      out.push_back(fmt::format("unknown field \"{}\" (line {})", key, value.key_line));
   }
+  return out;
+}
+
+// The list of a document, which has to be there: a file that doesn't name it isn't one that lists nothing.
+Result<const Node*> endpoint_list(const Node& document, std::string_view source) {
+  if (document.is_null()) {
+    return invalid_config(
+        fmt::format("{}: the file is empty; \"endpoints: []\" says that there are none", source));
+  }
+  if (!document.is_map()) {
+    return invalid_config(fmt::format("{}: expected object with \"endpoints\", got {} (line {})", source,
+                                      shown_with_kind(document), document.line));
+  }
+  const Node* list = document.find("endpoints");
+  if (list == nullptr) {
+    const std::vector<std::string> unknown = unknown_fields(document, kDocumentFields);
+    return invalid_config(fmt::format("{}: \"endpoints\" is missing{}{}", source, unknown.empty() ? "" : ": ",
+                                      fmt::join(unknown, ", ")));
+  }
+  if (list->is_null()) {
+    return invalid_config(
+        fmt::format("{}: endpoints: nothing is listed; \"endpoints: []\" says that there are none (line {})",
+                    source, list->key_line));
+  }
+  return list;
 }
 
 using IndexById = std::map<std::string, size_t, std::less<>>;
@@ -153,6 +181,17 @@ void add_entry(EndpointsFile& file, IndexById& ids, EndpointEntry entry) {
   same = std::move(entry);
 }
 
+// One server under two names is scraped twice and takes twice its share.
+void warn_of_shared_addresses(EndpointsFile& file) {
+  std::map<std::pair<std::string_view, uint16_t>, const EndpointEntry*> seen;
+  for (const EndpointEntry& entry : file.endpoints) {
+    const auto [known, fresh] = seen.try_emplace({entry.address, entry.port}, &entry);
+    if (fresh) continue;
+    file.warnings.push_back(fmt::format("endpoint \"{}\" of line {} has the address of \"{}\" of line {}",
+                                        entry.id(), entry.line, known->second->id(), known->second->line));
+  }
+}
+
 }  // namespace
 
 Result<EndpointsFile> decode_endpoints(std::string_view text, std::string_view source) {
@@ -161,21 +200,26 @@ Result<EndpointsFile> decode_endpoints(std::string_view text, std::string_view s
   EndpointsFile file;
   IndexById ids;
   Errors errors;
-  if (!document->is_map() && !document->is_null()) {
-    return invalid_config(fmt::format("{}: expected object with \"endpoints\"", source));
-  }
-  for_each_item(
-      document->find("endpoints"), "endpoints", errors, [&](const Node& item, const std::string& path) {
-        EndpointEntry entry;
-        entry.line = item.line;
-        if (Status s = decode_entry(item, entry); !s.ok()) {
-          errors.add(fmt::format("{}: endpoint \"{}\"", path, entry.name), s.error().message, item.line);
-          return;
-        }
-        warn_unknown(item, path, file.warnings);
-        add_entry(file, ids, std::move(entry));
-      });
+  const Result<const Node*> list = endpoint_list(*document, source);
+  if (!list) return list.error();
+  for (const std::string& unknown : unknown_fields(*document, kDocumentFields))
+    file.warnings.push_back(unknown + " is ignored");
+  if ((*list)->is_list() && (*list)->items.empty())
+    file.warnings.push_back(fmt::format("endpoints: the list is empty (line {})", (*list)->line));
+  for_each_item(*list, "endpoints", errors, [&](const Node& item, const std::string& path) {
+    EndpointEntry entry;
+    entry.line = item.line;
+    if (Status s = decode_entry(item, entry); !s.ok()) {
+      errors.add(entry.name.empty() ? path : fmt::format("{}: endpoint \"{}\"", path, entry.name),
+                 s.error().message, item.line);
+      return;
+    }
+    for (const std::string& unknown : unknown_fields(item, kEntryFields))
+      file.warnings.push_back(fmt::format("{}: {} is ignored", path, unknown));
+    add_entry(file, ids, std::move(entry));
+  });
   if (!errors.empty()) return errors.joined().wrap(source);
+  warn_of_shared_addresses(file);
   return file;
 }
 

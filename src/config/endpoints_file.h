@@ -38,14 +38,15 @@ struct EndpointEntry {
 
 struct EndpointsFile {
   std::vector<EndpointEntry> endpoints;  // in the order of the file; ids are unique
-  std::vector<std::string> warnings;     // unknown fields, ids given twice (the last one counts)
+  std::vector<std::string> warnings;     // unknown fields, ids given twice (the last one counts), no entry
 };
 
 // Upper bound of an endpoints file, as the reference has it.
 inline constexpr size_t kMaxEndpointsFileBytes = 1 << 20;
 
 // Decodes the text of an endpoints file, YAML or JSON. All or nothing: a file with one bad entry is an
-// error that names every bad entry, so that a watcher keeps the last good set.
+// error that names every bad entry, so that a watcher keeps the last good set. A document without
+// "endpoints", or with null there, is an error too: "endpoints: []" is how a file says that there are none.
 Result<EndpointsFile> decode_endpoints(std::string_view text, std::string_view source);
 Result<EndpointsFile> load_endpoints(const std::string& path);
 

@@ -66,14 +66,38 @@ TEST(EndpointsFile, WarnsOfUnknownFieldsAndDuplicates) {
   ASSERT_EQ(file->endpoints.size(), 1U);
   EXPECT_EQ(file->endpoints[0].port, 2);
   ASSERT_EQ(file->warnings.size(), 2U);
-  EXPECT_THAT(file->warnings[0], HasSubstr("unknown field \"zone\" is ignored (line 2)"));
+  EXPECT_THAT(file->warnings[0], HasSubstr("endpoints[0]: unknown field \"zone\" (line 2) is ignored"));
   EXPECT_THAT(file->warnings[1], HasSubstr("\"default/a\" of line 3 replaces the one of line 2"));
 }
 
-TEST(EndpointsFile, AnEmptyFileIsAnEmptyList) {
-  auto file = decode_endpoints("", "f");
+TEST(EndpointsFile, OnlyAnExplicitEmptyListIsNoEndpoints) {
+  for (const char* empty : {"", "# nothing\n", "null"})
+    EXPECT_THAT(error_of(empty), HasSubstr("the file is empty"));
+  EXPECT_THAT(error_of("{}"), HasSubstr("\"endpoints\" is missing"));
+  EXPECT_THAT(error_of("# list\nendpoint: [{name: a, address: h}]\n"),
+              HasSubstr("\"endpoints\" is missing: unknown field \"endpoint\" (line 2)"));
+  EXPECT_THAT(error_of("\nendpoints:\n"), HasSubstr("endpoints: nothing is listed"));
+  auto file = decode_endpoints("endpoints: []\n", "f");
   ASSERT_TRUE(file.ok());
   EXPECT_TRUE(file->endpoints.empty());
+  EXPECT_THAT(file->warnings, testing::ElementsAre(HasSubstr("the list is empty (line 1)")));
+}
+
+TEST(EndpointsFile, WarnsOfOneServerUnderTwoNames) {
+  auto file = decode_endpoints(
+      "endpoints:\n- {name: a, address: h, port: 1}\n- {name: b, address: h, port: 1}\n- {name: c, address: "
+      "h, "
+      "port: 2}\n",
+      "f");
+  ASSERT_TRUE(file.ok());
+  EXPECT_THAT(file->warnings, testing::ElementsAre("endpoint \"default/b\" of line 3 has the address of "
+                                                   "\"default/a\" of line 2"));
+}
+
+TEST(EndpointsFile, WarnsOfUnknownFieldsBesideTheList) {
+  auto file = decode_endpoints("version: 2\nendpoints: [{name: a, address: h}]\n", "f");
+  ASSERT_TRUE(file.ok());
+  EXPECT_THAT(file->warnings, testing::ElementsAre("unknown field \"version\" (line 1) is ignored"));
 }
 
 TEST(EndpointUrl, TakesWhatTheCommandLineTakes) {

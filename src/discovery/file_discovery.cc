@@ -115,9 +115,6 @@ Status FileDiscovery::load(bool first) {
     last_error_.clear();
     return {};
   }
-  // Somebody has truncated it and not written it yet; `endpoints: []` is how to say "none".
-  if (loaded_ && trim(*text).empty())
-    return fail(Error{ErrorCode::kInvalidConfig, fmt::format("{}: the file is empty", options_.path)});
   auto file = config::decode_endpoints(*text, options_.path);
   if (!file.ok()) return fail(std::move(file).error());
 
@@ -129,8 +126,13 @@ Status FileDiscovery::load(bool first) {
     ids_.push_back(entry.id());
   }
   std::sort(ids_.begin(), ids_.end());
-  for (const std::string& warning : file->warnings)
-    telemetry::log_warn("endpoints file", {{"path", options_.path}, {"warning", warning}});
+  constexpr size_t kMaxTold = 10;
+  for (size_t i = 0; i < file->warnings.size() && i < kMaxTold; ++i)
+    telemetry::log_warn("endpoints file", {{"path", options_.path}, {"warning", file->warnings[i]}});
+  if (file->warnings.size() > kMaxTold) {
+    telemetry::log_warn("endpoints file has more warnings",
+                        {{"path", options_.path}, {"count", file->warnings.size() - kMaxTold}});
+  }
   loaded_ = true;
   content_hash_ = hash;
   last_error_.clear();

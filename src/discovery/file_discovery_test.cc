@@ -126,11 +126,15 @@ TEST_F(FileDiscoveryTest, ABadFileLeavesTheLastGoodEndpoints) {
   EXPECT_THAT(bad.error().message, HasSubstr("line 4"));
   write("");
   EXPECT_THAT(discovery.reload().error().message, HasSubstr("the file is empty"));
+  write("endpoint: [{name: a, address: 10.0.0.1}]\n");
+  EXPECT_THAT(discovery.reload().error().message, HasSubstr("unknown field \"endpoint\""));
+  write("endpoints:\n");
+  EXPECT_FALSE(discovery.reload().ok());
   std::filesystem::remove(path_);
   EXPECT_FALSE(discovery.reload().ok());
   EXPECT_FALSE(discovery.reload().ok());
   EXPECT_EQ(sink_.calls(), 1);
-  EXPECT_EQ(discovery.stats().failures, 3U) << "the same failure counts once";
+  EXPECT_EQ(discovery.stats().failures, 5U) << "the same failure counts once";
   write("endpoints: []\n");
   EXPECT_TRUE(discovery.reload().ok());
   EXPECT_TRUE(sink_.wait_for({}));

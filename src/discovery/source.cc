@@ -1,5 +1,7 @@
 #include "discovery/source.h"
 
+#include <algorithm>
+
 #include "telemetry/log.h"
 
 namespace penstock::discovery {
@@ -10,8 +12,12 @@ void PoolSink::endpoints(std::string_view source, const std::vector<DiscoveredEn
     for (std::string& problem : pool->apply(source, all)) problems.push_back(std::move(problem));
   }
   if (problems != last_problems_) {
-    for (const std::string& problem : problems)
-      telemetry::log_warn("endpoint left out", {{"source", source}, {"reason", problem}});
+    constexpr size_t kMaxTold = 10;
+    const size_t told = std::min(problems.size(), kMaxTold);
+    for (size_t i = 0; i < told; ++i)
+      telemetry::log_warn("endpoint left out", {{"source", source}, {"reason", problems[i]}});
+    if (told < problems.size())
+      telemetry::log_warn("more endpoints left out", {{"source", source}, {"count", problems.size() - told}});
   }
   last_problems_ = std::move(problems);
 }
