@@ -1,10 +1,13 @@
 #include "gateway/gateway.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <mutex>
 #include <random>
 
 #include "assembly/http2_metrics.h"
+#include "director/fields.h"
 #include "gateway/core.h"
 #include "gateway/proxy.h"
 #include "io/http_server.h"
@@ -32,12 +35,6 @@ io::HttpServerOptions server_options(const config::ListenerSettings& settings) {
   options.http2.enabled = settings.http2;
   options.http2.max_concurrent_streams = static_cast<uint32_t>(settings.limits.streams_per_connection);
   options.http2.max_connection_age = settings.connection_age;
-  // The codec refuses what it could not read: neither the client's API nor an id of the request is known.
-  options.error_body = [](int status, std::string_view reason) {
-    const Error error{protocol::error_code_of(status), std::string(reason)};
-    return io::HttpServerOptions::ErrorBody{"application/json",
-                                            protocol::error_body(error, ApiKind::kNone, {}, {})};
-  };
   return options;
 }
 
@@ -80,6 +77,45 @@ struct Gateway::Impl {
   std::vector<std::unique_ptr<LoopPart>> parts;
   std::mutex listeners_mutex;  // who renders metrics looks at them, too
   std::vector<Served> listeners;
+
+  // What this loop's thread has of the gateway; nullptr outside its loops.
+  LoopPart* part_here() {
+    io::Loop* loop = io::Loop::current();
+    if (loop == nullptr || loop->index() >= parts.size() || &core.loops.at(loop->index()) != loop)
+      return nullptr;
+    std::unique_ptr<LoopPart>& part = parts[loop->index()];
+    if (part == nullptr) part = std::make_unique<LoopPart>(core, *loop);
+    return part.get();
+  }
+
+  // What the codec refuses it has not read: neither the client's API nor an id of its own is known. Such a
+  // head gets an id here and a line of the access log, as no exchange does it.
+  io::HttpServerOptions::ErrorBody refusal(const io::HttpServerOptions& options, int status,
+                                           std::string_view reason) {
+    Error error{protocol::error_code_of(status), std::string(reason)};
+    std::array<char, 36> id{};
+    std::string_view request_id;
+    LoopPart* part = status == 431 ? part_here() : nullptr;
+    if (part != nullptr) {
+      error.message = fmt::format("the request head has more than {} bytes (limits.headerBytes) or {} fields",
+                                  options.max_header_bytes, options.max_headers);
+      director::make_request_id(part->random, id);
+      request_id = {id.data(), id.size()};
+      if (core.access_log != nullptr) {
+        director::Outcome outcome;
+        outcome.status = status;
+        outcome.reason = "limit_headers";
+        outcome.ended_at = core.clock.now();
+        director::AccessLog::Line line;
+        line.request_id = request_id;
+        line.fallback = fallback_state_name(FallbackState::kNone);
+        line.arrived_at = outcome.ended_at;
+        line.outcome = &outcome;
+        core.access_log->append(io::Loop::current()->index(), core.clock.wall_now(), line);
+      }
+    }
+    return {"application/json", protocol::error_body(error, ApiKind::kNone, {}, request_id)};
+  }
 
   std::vector<assembly::ListenerStats> listener_stats() {
     const std::lock_guard<std::mutex> lock(listeners_mutex);
@@ -180,15 +216,17 @@ Result<io::SocketAddress> Gateway::listen(GatewayListener listener) {
   for (size_t i = 0; i < kClasses.size(); ++i) {
     state->responses[i] = &responses.with({settings.name, kClasses[i]});
   }
-  auto server = std::make_unique<io::HttpServer>(impl_->core.loops, server_options(settings),
+  io::HttpServerOptions options = server_options(settings);
+  options.error_body = [impl = impl_.get(), limits = options](int status, std::string_view reason) {
+    return impl->refusal(limits, status, reason);
+  };
+  auto server = std::make_unique<io::HttpServer>(impl_->core.loops, std::move(options),
                                                  std::make_shared<Proxy>(state, impl_->core, impl_->parts));
   state->route_port =
       state->config.gateway_port != 0 ? state->config.gateway_port : state->config.address.port();
   auto bound = server->listen(state->config.address, state->config.tls, settings.name);
   if (!bound.ok()) {
-    return Error{ErrorCode::kInvalidConfig, "listener " + settings.name + " cannot listen on " +
-                                                state->config.address.to_string() + ": " +
-                                                bound.error().message};
+    return Error{ErrorCode::kInvalidConfig, "listener " + settings.name + ": " + bound.error().message};
   }
   const std::lock_guard<std::mutex> lock(impl_->listeners_mutex);
   impl_->listeners.push_back({std::move(state), std::move(server)});
@@ -210,13 +248,8 @@ void Gateway::stop(Duration drain) {
 }
 
 Result<std::string> Gateway::explain(const ExplainRequest& request) {
-  io::Loop* loop = io::Loop::current();
-  if (loop == nullptr || loop->index() >= impl_->parts.size() ||
-      &impl_->core.loops.at(loop->index()) != loop) {
-    return Error{ErrorCode::kInternal, "explain() was called outside the gateway's loops"};
-  }
-  std::unique_ptr<LoopPart>& part = impl_->parts[loop->index()];
-  if (part == nullptr) part = std::make_unique<LoopPart>(impl_->core, *loop);
+  LoopPart* part = impl_->part_here();
+  if (part == nullptr) return Error{ErrorCode::kInternal, "explain() was called outside the gateway's loops"};
 
   std::vector<HeaderField> fields;
   std::vector<io::HeaderField> route_fields;

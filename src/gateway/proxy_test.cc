@@ -498,6 +498,7 @@ TEST_F(ProxyTest, WhatTheCodecRefusesHasTheShapeOfEveryOtherError) {
   const Message large = exchange("GET / HTTP/1.1\r\nhost: gw\r\nx: " + std::string(200000, 'x') + "\r\n\r\n");
   EXPECT_EQ(large.status(), 431);
   EXPECT_NE(large.body.find(R"("code":"HeadersTooLarge")"), std::string::npos) << large.body;
+  EXPECT_NE(large.body.find("(limits.headerBytes)"), std::string::npos) << large.body;
 }
 
 TEST_F(ProxyTest, TheAccessLogTellsTimeoutsApartAndCountsAnswersOfItsOwn) {

@@ -83,6 +83,10 @@ Result<std::unique_ptr<ServeRuntime>> ServeRuntime::create(ServeOptions options)
   runtime->tracer_ = *std::move(tracer);
   add_info(runtime->metrics_);
   if (Status status = runtime->make_pools(options); !status.ok()) return status.error();
+  if (runtime->pools_.empty() && runtime->manifests_.routes.empty()) {
+    telemetry::log_warn("there is no pool and no route: every request is answered 404",
+                        {{"manifests", settings.manifests}});
+  }
   runtime->options_ = std::move(options);
   if (Status status = runtime->make_gateway(); !status.ok()) return status.error();
   return runtime;
