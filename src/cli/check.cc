@@ -1,14 +1,20 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 
 #include "assembly/check.h"
 #include "cli/commands.h"
 #include "config/api_keys.h"
 #include "config/endpoints_file.h"
+#include "config/files.h"
 #include "config/manifests.h"
 #include "config/settings.h"
+#include "discovery/plugins.h"
+#include "gateway/route_table.h"
+#include "io/http_client.h"
+#include "io/net.h"
+#include "io/tls.h"
 #include "telemetry/log.h"
 #include "telemetry/metrics.h"
 
@@ -24,29 +30,185 @@ struct CheckFlags {
   bool allow_experimental = false;
 };
 
-int check_config(std::string_view text, std::string_view source, bool allow_experimental) {
+// "1 pool", "2 pools".
+template <typename List>
+std::string count(const List& list, std::string_view what) {
+  return fmt::format("{} {}{}", list.size(), what, list.size() == 1 ? "" : "s");
+}
+
+// `assemble(options)` reads the document; `source` names it.
+template <typename Assemble>
+int check_assembly(Assemble&& assemble, std::string_view source, bool allow_experimental) {
   telemetry::MetricRegistry metrics;
   const SystemClock clock;
   assembly::AssemblyOptions options{.tables = assembly::builtin_tables(), .metrics = metrics, .clock = clock};
   options.allow_experimental = allow_experimental;
-  const auto assembly = assembly::assemble(text, source, options);
+  Result<assembly::Assembly> assembly = assemble(options);
   if (!assembly.ok()) {
     complain(std::string(source) + ": " + assembly.error().message);
     return kFailed;
+  }
+  // The file belongs to where the configuration will run: not to be found here is worth a warning.
+  const auto* discovery = dynamic_cast<const discovery::FileDiscoveryPlugin*>(assembly->policy->discovery);
+  if (discovery != nullptr) {
+    if (const auto file = config::load_endpoints(discovery->params().path); !file.ok())
+      assembly->policy->warnings.push_back(discovery->typed_name() + ": " + file.error().message);
   }
   std::fputs(assembly::render_check(*assembly).c_str(), stdout);
   return kOk;
 }
 
+int check_config(std::string_view text, std::string_view source, bool allow_experimental) {
+  return check_assembly(
+      [&](const assembly::AssemblyOptions& options) { return assembly::assemble(text, source, options); },
+      source, allow_experimental);
+}
+
+void print_manifests(const std::string& path, const config::Manifests& manifests) {
+  std::printf("%s: %s, %s, %s, %s, %s\n", path.c_str(), count(manifests.pools, "pool").c_str(),
+              count(manifests.routes, "route").c_str(), count(manifests.gateways, "gateway").c_str(),
+              count(manifests.objectives, "objective").c_str(),
+              count(manifests.rewrites, "model rewrite").c_str());
+  for (const std::string& warning : manifests.warnings) std::printf("warning: %s\n", warning.c_str());
+}
+
+Result<std::shared_ptr<io::TlsServerContext>> load_certificate(const std::string& cert_file,
+                                                               const std::string& key_file) {
+  io::TlsServerOptions tls;
+  tls.certificates.push_back({cert_file, key_file});
+  return io::TlsServerContext::create(tls);
+}
+
+// Certificates that the Gateways name.
+int check_gateways(const config::Manifests& manifests) {
+  int result = kOk;
+  for (const config::Gateway& gateway : manifests.gateways) {
+    for (const config::Gateway::Listener& listener : gateway.listeners) {
+      if (listener.cert_file.empty()) continue;
+      const auto loaded = load_certificate(listener.cert_file, listener.key_file);
+      if (loaded.ok()) continue;
+      complain(fmt::format("Gateway {}/{}, listener {}: {}", gateway.meta.ns, gateway.meta.name,
+                           listener.name, loaded.error().message));
+      result = kFailed;
+    }
+  }
+  return result;
+}
+
+// What the routes lead to: the pools of both documents, and services.
+int check_routes(const config::Manifests& manifests, const config::Settings& settings) {
+  std::vector<gateway::RouteTable::Target> pools;
+  for (const config::PoolSettings& pool : settings.pools) pools.push_back({pool.ns, pool.name});
+  for (const config::InferencePool& pool : manifests.pools) pools.push_back({pool.meta.ns, pool.meta.name});
+  std::vector<gateway::RouteTable::Target> services;
+  for (const config::ServiceSettings& service : settings.services)
+    services.push_back({service.ns, service.name});
+  std::vector<std::string> warnings;
+  const auto routes = gateway::RouteTable::compile(manifests, pools, services, std::nullopt, warnings);
+  for (const std::string& warning : warnings) std::printf("warning: %s\n", warning.c_str());
+  if (routes.ok()) return kOk;
+  complain(routes.error().message);
+  return kFailed;
+}
+
 int check_file(const std::string& path, bool allow_experimental) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    complain("failed to load config from a file '" + path + "'");
+  const auto text = config::load_config_text(path);
+  if (!text.ok()) {
+    complain(text.error().message);
     return kFailed;
   }
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  return check_config(text, path, allow_experimental);
+  return check_config(*text, path, allow_experimental);
 }
+
+// The settings document with what it names: every file is read as serve reads it.
+class SettingsCheck {
+ public:
+  SettingsCheck(std::string path, const config::Settings& settings)
+      : path_(std::move(path)), settings_(settings) {}
+
+  int run() {
+    if (!settings_.manifests.empty()) {
+      const auto manifests = config::load_manifests(settings_.manifests);
+      note(manifests, "manifests");
+      if (manifests.ok()) {
+        print_manifests(settings_.manifests, *manifests);
+        // Listeners of the settings come in place of the Gateways'.
+        if (settings_.listeners.empty()) result_ = check_gateways(*manifests);
+        result_ = std::max(result_, check_routes(*manifests, settings_));
+      }
+    }
+    for (size_t i = 0; i < settings_.listeners.size(); ++i) {
+      check_listener(settings_.listeners[i], fmt::format("listeners[{}]", i));
+    }
+    if (!settings_.admin_address.empty())
+      note(io::SocketAddress::parse(settings_.admin_address), "admin.address");
+    const config::TracingSettings& tracing = settings_.telemetry.tracing;
+    if (!tracing.endpoint.empty() && (tracing.exporter.empty() || tracing.exporter == "otlp"))
+      note(io::parse_url(tracing.endpoint), "telemetry.tracing.endpoint");
+    for (size_t i = 0; i < settings_.pools.size(); ++i) {
+      check_pool(settings_.pools[i], fmt::format("pools[{}]", i));
+    }
+    return result_;
+  }
+
+ private:
+  template <typename T>
+  void note(const Result<T>& outcome, const std::string& field) {
+    if (outcome.ok()) return;
+    const auto line = settings_.lines.find(field);
+    complain(fmt::format("{}: {}{}: {}", path_, field,
+                         line == settings_.lines.end() ? "" : fmt::format(" (line {})", line->second),
+                         outcome.error().message));
+    result_ = kFailed;
+  }
+
+  void check_listener(const config::ListenerSettings& listener, const std::string& field) {
+    note(io::SocketAddress::parse(listener.address), field + ".address");
+    if (listener.tls()) {
+      const auto context = load_certificate(listener.cert_file, listener.key_file);
+      // The message names the file that can't be used.
+      const bool of_key = !context.ok() && context.error().message.find(
+                                               fmt::format("'{}'", listener.cert_file)) == std::string::npos;
+      note(context, field + (of_key ? ".tls.keyFile" : ".tls.certFile"));
+    }
+    if (!listener.api_keys_file.empty())
+      note(config::ApiKeys::load(listener.api_keys_file), field + ".apiKeysFile");
+  }
+
+  void check_pool(const config::PoolSettings& pool, const std::string& field) {
+    if (!pool.discovery.file.empty())
+      note(config::load_endpoints(pool.discovery.file), field + ".discovery.file");
+    if (!pool.engine.ca_file.empty())
+      note(io::TlsClientContext::create({.ca_file = pool.engine.ca_file}), field + ".engine.tls.caFile");
+    const config::DiscoverySettings& discovery = pool.discovery;
+    if (discovery.static_urls.empty() && discovery.file.empty() && discovery.dns.name.empty() &&
+        pool.config_file.empty() && !pool.config_inline) {
+      complain(fmt::format("{}: {}.discovery: the pool has no way to find its endpoints", path_, field));
+      result_ = kFailed;
+    }
+    std::printf("\npool %s/%s\n", pool.ns.c_str(), pool.name.c_str());
+    std::fflush(stdout);
+    int one = kOk;
+    if (pool.config_inline) {
+      one = check_assembly(
+          [&](const assembly::AssemblyOptions& options) {
+            return assembly::assemble(*pool.config_inline, options);
+          },
+          path_ + ": " + field + ".config", pool.allow_experimental_plugins);
+    } else if (pool.config_file.empty()) {
+      one = check_config("", "built-in configuration", pool.allow_experimental_plugins);
+    } else if (const auto text = config::load_config_text(pool.config_file); text.ok()) {
+      one = check_config(*text, pool.config_file, pool.allow_experimental_plugins);
+    } else {
+      note(text, field + ".config");
+    }
+    result_ = std::max(result_, one);
+  }
+
+  std::string path_;
+  const config::Settings& settings_;
+  int result_ = kOk;
+};
 
 int check(const CheckFlags& flags) {
   if (!flags.config_file.empty() && !flags.config_text.empty()) {
@@ -55,59 +217,36 @@ int check(const CheckFlags& flags) {
   }
   int result = kOk;
   bool checked = false;
-  const auto check_manifests = [&](const std::string& path) {
+  if (!flags.manifests.empty()) {
     checked = true;
-    const auto manifests = config::load_manifests(path);
-    if (!manifests.ok()) {
-      complain(manifests.error().message);
-      result = kFailed;
+    const auto manifests = config::load_manifests(flags.manifests);
+    // Pools and services of settings count, too; what is wrong with those is told below.
+    auto settings = flags.settings_file.empty() ? Result<config::Settings>(config::Settings{})
+                                                : config::load_settings(flags.settings_file);
+    if (manifests.ok()) {
+      print_manifests(flags.manifests, *manifests);
+      result = std::max(result, check_gateways(*manifests));
+      if (settings.ok()) result = std::max(result, check_routes(*manifests, *settings));
     } else {
-      std::printf("%s: %zu pools, %zu routes, %zu gateways, %zu objectives, %zu model rewrites\n",
-                  path.c_str(), manifests->pools.size(), manifests->routes.size(), manifests->gateways.size(),
-                  manifests->objectives.size(), manifests->rewrites.size());
-      for (const std::string& warning : manifests->warnings) std::printf("warning: %s\n", warning.c_str());
+      complain("--manifests: " + manifests.error().message);
+      result = kFailed;
     }
-  };
-  if (!flags.manifests.empty()) check_manifests(flags.manifests);
+  }
   if (!flags.settings_file.empty()) {
     checked = true;
-    const auto settings = config::load_settings(flags.settings_file);
+    auto settings = config::load_settings(flags.settings_file);
     if (!settings.ok()) {
       complain(settings.error().message);
       return kFailed;
     }
-    std::printf("%s: %zu listeners, %zu pools\n", flags.settings_file.c_str(), settings->listeners.size(),
-                settings->pools.size());
+    std::printf("%s: %s, %s\n", flags.settings_file.c_str(), count(settings->listeners, "listener").c_str(),
+                count(settings->pools, "pool").c_str());
     for (const std::string& warning : settings->warnings) std::printf("warning: %s\n", warning.c_str());
-    if (!settings->manifests.empty()) check_manifests(settings->manifests);
-    for (const config::ListenerSettings& listener : settings->listeners) {
-      if (listener.api_keys_file.empty()) continue;
-      const auto keys = config::ApiKeys::load(listener.api_keys_file);
-      if (!keys.ok()) {
-        complain(keys.error().message);
-        result = kFailed;
-      }
-    }
-    for (const config::PoolSettings& pool : settings->pools) {
-      if (!pool.discovery.file.empty()) {
-        const auto endpoints = config::load_endpoints(pool.discovery.file);
-        if (!endpoints.ok()) {
-          complain(endpoints.error().message);
-          result = kFailed;
-        }
-      }
-      std::printf("\npool %s/%s\n", pool.ns.c_str(), pool.name.c_str());
-      int one = kOk;
-      if (pool.config_inline) {
-        one =
-            check_config(pool.config_inline->to_json(), "pool " + pool.name, pool.allow_experimental_plugins);
-      } else if (!pool.config_file.empty()) {
-        one = check_file(pool.config_file, pool.allow_experimental_plugins);
-      } else {
-        one = check_config("", "built-in configuration", pool.allow_experimental_plugins);
-      }
-      if (one != kOk) result = one;
-    }
+    if (settings->pools.empty() && settings->manifests.empty() && flags.manifests.empty())
+      std::printf("warning: there is nothing to serve: neither pools nor manifests are named\n");
+    // The flag's come in place of the settings', as serve takes them.
+    if (!flags.manifests.empty()) settings->manifests.clear();
+    result = std::max(result, SettingsCheck(flags.settings_file, *settings).run());
   }
   if (!flags.config_file.empty())
     return std::max(result, check_file(flags.config_file, flags.allow_experimental));

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <set>
@@ -81,27 +82,30 @@ struct EppPlan {
   std::string metrics_client_ca;
   std::string log_level = "info";
   Duration drain_timeout{0};
+  std::vector<std::string> warnings;
 };
 
 // A Kubernetes quantity with an optional B behind it; 0 when empty.
-Result<int64_t> message_size(std::string_view flag, std::string text) {
+Result<int64_t> message_size(std::string_view flag, std::string_view text) {
   if (text.empty()) return int64_t{0};
-  if (text.back() == 'B' || text.back() == 'b') text.pop_back();
-  auto value = parse_quantity(text);
+  const bool bytes = text.back() == 'B' || text.back() == 'b';
+  auto value = parse_quantity(text.substr(0, text.size() - (bytes ? 1 : 0)));
   if (!value.ok() || *value < 0) {
-    return invalid_config("--" + std::string(flag) + " '" + text + "' is no size such as 10MiB");
+    return invalid_config("--" + std::string(flag) + " '" + std::string(text) + "' is no size such as 10MiB");
   }
   return value;
 }
 
 Status check_pool(const EppFlags& flags) {
-  if (flags.pool_name.empty() == flags.endpoint_selector.empty()) {
+  if (flags.pool_name.empty() && flags.endpoint_selector.empty())
     return invalid_config("either pool-name or endpoint-selector must be set");
-  }
+  if (!flags.pool_name.empty() && !flags.endpoint_selector.empty())
+    return invalid_config("either pool-name or endpoint-selector must be set, not both");
   std::set<std::string> ports;
   for (const std::string& port : flags.endpoint_ports) {
     const auto number = parse_u64(port);
-    if (!number || *number > 65535) return invalid_config("endpoint-target-ports: '" + port + "' is no port");
+    if (!number || *number < 1 || *number > 65535)
+      return invalid_config("endpoint-target-ports: '" + port + "' is no port");
     ports.insert(port);
   }
   if (!flags.endpoint_selector.empty() && (ports.empty() || ports.size() > 8)) {
@@ -131,10 +135,23 @@ Status check_unsupported(const EppFlags& flags) {
   return {};
 }
 
+// As zap takes it: a level's name or a number above 0; warn and trace are ours.
+Status check_log_level(const std::string& text) {
+  static constexpr std::array<std::string_view, 6> kNames{"debug", "info", "warn", "error", "panic", "trace"};
+  const auto number = parse_i64(text);
+  if (text.empty() || (number && *number > 0) ||
+      std::find(kNames.begin(), kNames.end(), text) != kNames.end()) {
+    return {};
+  }
+  return invalid_config("--zap-log-level '" + text +
+                        "' is not debug, info, warn, error, panic, trace or a "
+                        "number above 0");
+}
+
 std::string level_of(const EppFlags& flags) {
   if (!flags.zap_log_level.empty()) {
     const auto number = parse_i64(flags.zap_log_level);
-    if (!number) return flags.zap_log_level;
+    if (!number) return flags.zap_log_level == "panic" ? "error" : flags.zap_log_level;
     return *number >= 5 ? "trace" : *number >= 4 ? "debug" : "info";
   }
   return flags.verbosity >= 5 ? "trace" : flags.verbosity == 4 ? "debug" : "info";
@@ -147,10 +164,11 @@ std::string address(const EppFlags& flags, int64_t port) {
 }
 
 // What Penstock's settings document says for this command: its only pool and listener, limits, telemetry.
-Status take_settings(const std::string& path, extproc::EppOptions& options, Duration& drain_timeout) {
+Status take_settings(const std::string& path, EppPlan& plan, Duration& drain_timeout) {
+  extproc::EppOptions& options = plan.options;
   auto settings = config::load_settings(path);
   if (!settings.ok()) return std::move(settings).error();
-  for (const std::string& warning : settings->warnings) telemetry::log_warn(warning);
+  plan.warnings.insert(plan.warnings.end(), settings->warnings.begin(), settings->warnings.end());
   if (settings->pools.size() > 1 || settings->listeners.size() > 1 || !settings->services.empty()) {
     return invalid_config(path + ": a picker has one pool, and at most one listener for its limits");
   }
@@ -185,7 +203,8 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   EppPlan plan;
   extproc::EppOptions& options = plan.options;
   const auto given = [&](const char* name) { return command.get_option(name)->count() != 0; };
-  for (const auto& check : {check_unsupported(flags), check_pool(flags)}) {
+  for (const auto& check :
+       {check_unsupported(flags), check_pool(flags), check_log_level(flags.zap_log_level)}) {
     if (!check.ok()) return check.error();
   }
   auto drain = duration_flag("--drain-timeout", flags.drain_timeout);
@@ -195,7 +214,8 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   auto interval = duration_flag("--refresh-metrics-interval", flags.metrics_interval);
   if (!interval.ok()) return std::move(interval).error();
   if (*interval < signals::kMinScrapeInterval) {
-    telemetry::log_warn("refresh-metrics-interval is less than 50ms; 50ms is used");
+    plan.warnings.push_back("--refresh-metrics-interval '" + flags.metrics_interval +
+                            "' is less than 50ms; 50ms is used");
     *interval = signals::kMinScrapeInterval;
   }
   auto staleness = duration_flag("--metrics-staleness-threshold", flags.staleness);
@@ -204,12 +224,19 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   options.pool.metrics.staleness = *staleness;
   if (!flags.settings_file.empty()) {
     Duration settings_drain{0};
-    if (Status status = take_settings(flags.settings_file, options, settings_drain); !status.ok()) {
+    if (Status status = take_settings(flags.settings_file, plan, settings_drain); !status.ok()) {
       return status.error();
     }
     if (!given("--drain-timeout")) plan.drain_timeout = settings_drain;
     if (given("--refresh-metrics-interval")) options.pool.metrics.interval = *interval;
     if (given("--metrics-staleness-threshold")) options.pool.metrics.staleness = *staleness;
+  }
+
+  if (options.pool.metrics.staleness < options.pool.metrics.interval) {
+    plan.warnings.push_back("--metrics-staleness-threshold " +
+                            format_duration(options.pool.metrics.staleness) +
+                            " is below --refresh-metrics-interval " +
+                            format_duration(options.pool.metrics.interval) + ": every signal will be stale");
   }
 
   config::PoolSettings& pool = options.pool;
@@ -227,6 +254,7 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
     pool.config_inline = std::move(*node);
   }
   if (!flags.endpoints_file.empty()) pool.discovery.file = flags.endpoints_file;
+  if (Status status = check_model_servers(flags.model_servers); !status.ok()) return status.error();
   if (!flags.model_servers.empty()) pool.discovery.static_urls = flags.model_servers;
   if (flags.allow_experimental) pool.allow_experimental_plugins = true;
   if (!flags.manifests.empty()) options.manifests = flags.manifests;
@@ -261,6 +289,13 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   options.health_on_grpc = flags.health_checking;
   options.secure = flags.secure;
   options.cert_folder = flags.cert_path;
+  if (!flags.secure && !flags.cert_path.empty())
+    plan.warnings.push_back("--cert-path has no effect with --secure-serving=false");
+  if (!flags.endpoint_selector.empty()) {
+    plan.warnings.push_back(
+        "--endpoint-selector and --endpoint-target-ports find no endpoints: this build has no Kubernetes "
+        "client");
+  }
   options.cert_reload = flags.cert_reload;
   options.tls12_ciphers = flags.tls_ciphers;
   options.allow_tls12 = flags.tls_min_version != "VersionTLS13";
@@ -297,9 +332,10 @@ int epp(const EppFlags& flags, const CLI::App& command) {
   }
   ProcessSignals signals;
   telemetry::init_logging(log_level(plan->log_level));
+  for (const std::string& warning : plan->warnings) telemetry::log_warn(warning);
   const auto fail = [](const Error& error) {
+    telemetry::log_error("penstock can't start", {{"error", error.message}});
     telemetry::flush_logs();
-    complain(error.message);
     return kFailed;
   };
   for (const CLI::Option* option : command.get_options()) {
@@ -340,6 +376,7 @@ int epp(const EppFlags& flags, const CLI::App& command) {
     telemetry::log_info("SIGHUP: reading files again");
     auto again = plan_of(flags, command);
     if (again.ok()) {
+      for (const std::string& warning : again->warnings) telemetry::log_warn(warning);
       // What failed is in the log, part by part.
       static_cast<void>(runtime.reload(std::move(again->options)));
     } else {
@@ -372,7 +409,9 @@ void add_reference_flags(CLI::App& command, EppFlags& flags) {
     return command.add_option(name, value, text)->capture_default_str()->group(kGroup);
   };
   const auto flag = [&](const char* name, bool& value, const char* text) {
-    return command.add_flag(name, value, text)->capture_default_str()->group(kGroup);
+    CLI::Option* option = command.add_flag(name, value, text)->group(kGroup);
+    option->default_str(value ? "true" : "false");
+    return option;
   };
   option("--grpc-port", flags.grpc_port, "Port of ext-proc")->check(port);
   option("--grpc-health-port", flags.health_port, "Port of gRPC health, always plain")->check(port);
@@ -387,7 +426,7 @@ void add_reference_flags(CLI::App& command, EppFlags& flags) {
        "Ignore the data plane's list of allowed endpoints");
   flag("--emit-endpoint-scores", flags.emit_scores, "Tell every endpoint's score in the dynamic metadata");
   option("--refresh-metrics-interval", flags.metrics_interval,
-         "How often engines are scraped, at least 50ms");
+         "How often engines are scraped; less than 50ms counts as 50ms");
   option("--metrics-staleness-threshold", flags.staleness, "Age at which a signal is stale");
   flag("--secure-serving", flags.secure, "TLS on the ext-proc port; without --cert-path self-signed");
   option("--cert-path", flags.cert_path, "Folder with tls.crt and tls.key");
@@ -407,7 +446,8 @@ void add_reference_flags(CLI::App& command, EppFlags& flags) {
   option("--metrics-client-ca-file", flags.metrics_client_ca,
          "CA that clients of the metrics port must have");
   option("-v,--v", flags.verbosity, "Log verbosity: 4 debug, 5 trace");
-  option("--zap-log-level", flags.zap_log_level, "info, debug, error, or a number as for -v");
+  option("--zap-log-level", flags.zap_log_level,
+         "debug, info, warn, error, panic (as error), trace, or a number as for -v");
   flag("--tracing", flags.tracing,
        "Traces, as settings and the OTEL_* environment say; else to standard output");
 
@@ -479,7 +519,7 @@ void add_own_flags(CLI::App& command, EppFlags& flags) {
   command
       .add_flag("--response-metrics", flags.response_metrics,
                 "Measure answers; for --response-phase auto, false: they are not needed for that")
-      ->capture_default_str()
+      ->default_str("true")
       ->group(kGroup);
   command
       .add_flag("--outlier-detection", flags.outlier_detection,

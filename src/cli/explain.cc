@@ -1,18 +1,18 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/strings.h"
 #include "cli/commands.h"
+#include "config/files.h"
 #include "io/http_client.h"
 
 namespace penstock::cli {
 
 namespace {
+
+constexpr size_t kMaxBodyBytes = size_t{1} << 30;
 
 struct ExplainFlags {
   std::string admin = "http://127.0.0.1:9090";
@@ -136,16 +136,14 @@ std::string percent_encode(std::string_view text) {
 }
 
 int explain(const ExplainFlags& flags) {
-  std::string body;
-  if (flags.body_file == "-") {
-    body.assign(std::istreambuf_iterator<char>(std::cin), {});
-  } else {
-    std::ifstream file(flags.body_file, std::ios::binary);
-    if (!file) {
-      complain("cannot read --body '" + flags.body_file + "'");
-      return kFailed;
-    }
-    body.assign(std::istreambuf_iterator<char>(file), {});
+  if (!flags.path.starts_with('/')) {
+    complain("--path '" + flags.path + "' does not begin with '/'");
+    return kUsage;
+  }
+  auto body = config::read_file(flags.body_file == "-" ? "/dev/stdin" : flags.body_file, kMaxBodyBytes);
+  if (!body.ok()) {
+    complain("--body: " + body.error().message);
+    return kFailed;
   }
   std::vector<std::pair<std::string, std::string>> owned{{"content-type", "application/json"}};
   for (const std::string& header : flags.headers) {
@@ -163,12 +161,16 @@ int explain(const ExplainFlags& flags) {
   if (base.find("://") == std::string::npos) base = "http://" + base;
   while (base.ends_with('/')) base.pop_back();
   const std::string url = base + "/debug/explain?path=" + percent_encode(flags.path);
-  const auto answer = io::http_request_blocking("POST", url, body, fields);
+  const auto answer = io::http_request_blocking("POST", url, *body, fields);
   if (!answer.ok()) {
     complain(base + ": " + answer.error().message);
     return kFailed;
   }
   const bool answered = answer->status == 200;
+  if (!answered) {
+    complain(fmt::format("{} answered {}{}", url, answer->status,
+                         answer->status == 404 ? "; is it the admin address?" : ""));
+  }
   const Json decision = answered ? Json::parse(answer->body, nullptr, false) : Json();
   if (decision.is_object() && !flags.json) {
     std::fputs(render(decision).c_str(), stdout);
@@ -194,7 +196,9 @@ void add_explain(CLI::App& app, int& exit_code) {
   command->add_option("--path", flags->path, "Path the request would be sent to")->capture_default_str();
   command->add_option("--header", flags->headers, "Header of the request, 'name: value'; repeatable");
   command->add_flag("--json", flags->json, "Print the decision record as JSON");
-  command->footer("Example: penstock explain --admin http://127.0.0.1:9090 --body request.json");
+  command->footer(
+      "Exit code 1: the request would be refused, or nobody answers.\nExample: penstock explain --admin "
+      "http://127.0.0.1:9090 --body request.json");
   command->callback([flags, &exit_code] { exit_code = explain(*flags); });
 }
 

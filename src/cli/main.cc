@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <cstdio>
 
+#include "base/spelling.h"
 #include "cli/commands.h"
+#include "telemetry/log.h"
 
 namespace penstock::cli {
 
@@ -10,11 +13,99 @@ void complain(std::string_view message) {
 
 namespace {
 
+// A flag that needs no value: --tracing, --tracing=false.
+bool is_flag(const CLI::Option& option) {
+  return option.get_expected_max() == 0;
+}
+
+// Options as a person reads them: "--grpc-port INT (default 9002)", "--response-phase {always,auto,never}".
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (is_flag(*option)) return option->get_default_str() == "true" ? " (default true)" : "";
+    // "INT:INT in [0 - 65535]", "TEXT:{on,off}": the type, then its checks.
+    const std::string type = option->get_type_name();
+    const size_t colon = type.find(':');
+    const bool choice = colon != std::string::npos && type[colon + 1] == '{';
+    std::string out = " " + (choice ? type.substr(colon + 1) : type.substr(0, colon));
+    const std::string& value = option->get_default_str();
+    if (!value.empty() && value != "[]" && value != "{}") out += " (default " + value + ")";
+    if (option->get_required()) out += " (required)";
+    return out;
+  }
+};
+
+// "; did you mean --listen?"
+std::string meant(const std::string& name, const std::vector<std::string>& names) {
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  const std::string_view nearest = nearest_word(name, views);
+  return nearest.empty() ? "" : "; did you mean " + std::string(nearest) + "?";
+}
+
+// What is wrong with the command line, as a person would say it.
+std::string explain_error(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().back();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const std::vector<std::string> extras = app.remaining(true);
+    const auto flag =
+        std::find_if(extras.begin(), extras.end(), [](const auto& e) { return e.starts_with('-'); });
+    if (command == &app && !extras.empty() && !extras.front().starts_with('-')) {
+      std::string out = "unknown subcommand '" + extras.front() + "'; there are";
+      for (const CLI::App* known : app.get_subcommands({})) out += " " + known->get_name();
+      return out;
+    }
+    if (flag != extras.end()) {
+      const std::string name = flag->substr(0, flag->find('='));
+      std::vector<std::string> names;
+      for (const CLI::Option* option : command->get_options())
+        for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
+      return "unknown flag " + name + meant(name, names);
+    }
+    if (!extras.empty()) return "unexpected argument '" + extras.front() + "'";
+  }
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
+    // "Could not convert: --grpc-port = abc"
+    std::string_view text = error.what();
+    constexpr std::string_view kLead = "Could not convert: ";
+    constexpr std::string_view kIs = " = ";
+    const size_t is = text.find(kIs);
+    if (text.starts_with(kLead) && is != std::string_view::npos) {
+      const std::string name(text.substr(kLead.size(), is - kLead.size()));
+      const CLI::Option* option = command->get_option_no_throw(name);
+      const bool flag = option != nullptr && is_flag(*option);
+      return name + " '" + std::string(text.substr(is + kIs.size())) + "' is not " +
+             (flag ? "true or false" : "a number");
+    }
+  }
+  if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr) {
+    // "--loops: Value abc not in range 0 to 256"
+    std::string text = error.what();
+    constexpr std::string_view kValue = ": Value ";
+    constexpr std::string_view kRange = " not in range ";
+    const size_t value = text.find(kValue);
+    const size_t range = text.find(kRange);
+    if (value != std::string::npos && range != std::string::npos) {
+      text.replace(range, kRange.size(), "' is no number from ");
+      return text.replace(value, kValue.size(), " '");
+    }
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    // "--listen: 1 required TEXT missing"
+    const std::string_view text = error.what();
+    if (text.ends_with(" missing")) return std::string(text.substr(0, text.find(':'))) + " needs a value";
+  }
+  return error.what();
+}
+
 int run(int argc, char** argv) {
   CLI::App app{
       "Penstock, the inference gateway for self-hosted LLMs: puts each request on the replica that holds its "
       "prefix, has its adapter or has room, and says why."};
   app.name("penstock");
+  app.formatter(std::make_shared<HelpFormatter>());
+  // A flag given twice: the last one counts, as with llm-d-router's; lists add up.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.require_subcommand(0, 1);
   app.footer("Each subcommand explains itself: penstock serve --help");
   int exit_code = kOk;
@@ -33,7 +124,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::CallForAllHelp& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "penstock: %s\nRun with --help for more information.\n", error.what());
+    std::fprintf(stderr, "penstock: %s\nRun with --help for more information.\n",
+                 explain_error(app, error).c_str());
     return kUsage;
   }
   if (app.get_subcommands().empty()) {

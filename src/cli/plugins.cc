@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "assembly/assembly.h"
+#include "base/spelling.h"
 #include "cli/commands.h"
 #include "scheduling/reference.h"
 
@@ -19,11 +20,14 @@ std::vector<PluginDescriptor> all_plugins() {
 int plugins(const std::string& type) {
   const std::vector<PluginDescriptor> all = all_plugins();
   if (type.empty()) {
+    size_t width = 0;
+    for (const PluginDescriptor& plugin : all) width = std::max(width, plugin.type.size());
     for (const PluginDescriptor& plugin : all) {
       const std::string_view stability = plugin.stability == Stability::kAlpha  ? "alpha"
                                          : plugin.stability == Stability::kBeta ? "beta"
                                                                                 : "stable";
-      std::printf("%-36.*s %-7.*s %.*s%s%.*s\n", static_cast<int>(plugin.type.size()), plugin.type.data(),
+      std::printf("%-*.*s  %-7.*s %.*s%s%.*s\n", static_cast<int>(width),
+                  static_cast<int>(plugin.type.size()), plugin.type.data(),
                   static_cast<int>(stability.size()), stability.data(),
                   static_cast<int>(plugin.summary.size()), plugin.summary.data(),
                   plugin.replaced_by.empty() ? "" : " Deprecated: use ",
@@ -34,7 +38,12 @@ int plugins(const std::string& type) {
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const auto& plugin) { return plugin.type == type; });
   if (found == all.end()) {
-    complain("there is no plugin type '" + type + "'; `penstock plugins` lists them");
+    std::vector<std::string_view> types;
+    for (const PluginDescriptor& plugin : all) types.push_back(plugin.type);
+    const std::string_view nearest = nearest_word(type, types);
+    complain(
+        "there is no plugin type '" + type + "'; " +
+        (nearest.empty() ? "`penstock plugins` lists them" : "did you mean '" + std::string(nearest) + "'?"));
     return kFailed;
   }
   std::fputs(scheduling::render_plugin_page(*found).c_str(), stdout);

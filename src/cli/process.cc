@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/units.h"
+#include "config/endpoints_file.h"
 
 namespace penstock::cli {
 
@@ -52,7 +53,16 @@ void release_start_up_memory() {
 Result<Duration> duration_flag(std::string_view flag, const std::string& text) {
   auto value = parse_duration(text);
   if (!value.ok()) return invalid_config(std::string(flag) + " '" + text + "': " + value.error().message);
+  if (*value < Duration(0)) return invalid_config(std::string(flag) + " '" + text + "' is negative");
   return value;
+}
+
+Status check_model_servers(const std::vector<std::string>& urls) {
+  for (const std::string& url : urls) {
+    if (const auto parsed = config::parse_endpoint_url(url); !parsed.ok())
+      return parsed.error().wrap("--model-server");
+  }
+  return {};
 }
 
 telemetry::LogLevel log_level(const std::string& name) {

@@ -29,6 +29,9 @@ class ProcessSignals {
 };
 
 Result<Duration> duration_flag(std::string_view flag, const std::string& text);
+// The URLs of --model-server; the error names the flag and the value.
+Status check_model_servers(const std::vector<std::string>& urls);
+
 telemetry::LogLevel log_level(const std::string& name);
 
 // Lets go of the memory that only starting needed: unused heap, and the pages of code and constants, which

@@ -5,6 +5,7 @@
 #include "cli/process.h"
 #include "config/settings.h"
 #include "gateway/serve_runtime.h"
+#include "io/net.h"
 #include "signals/scraper.h"
 #include "telemetry/log.h"
 
@@ -49,6 +50,8 @@ Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
     if (!settings.listeners.empty()) like = settings.listeners.front();
     settings.listeners.clear();
     for (const std::string& address : flags.listen) {
+      if (auto parsed = io::SocketAddress::parse(address); !parsed.ok())
+        return parsed.error().wrap("--listen");
       config::ListenerSettings listener = like;
       listener.name = "listener-" + std::to_string(settings.listeners.size());
       listener.address = address;
@@ -67,9 +70,23 @@ Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
     if (!flags.api_keys.empty()) listener.api_keys_file = flags.api_keys;
     if (!flags.tls_cert.empty()) listener.cert_file = flags.tls_cert;
     if (!flags.tls_key.empty()) listener.key_file = flags.tls_key;
+    if (listener.cert_file.empty() != listener.key_file.empty()) {
+      return invalid_config(listener.cert_file.empty() ? "--tls-key needs --tls-cert"
+                                                       : "--tls-cert needs --tls-key");
+    }
+  }
+  if (settings.listeners.empty() &&
+      !(flags.api_keys.empty() && flags.tls_cert.empty() && flags.tls_key.empty())) {
+    return invalid_config(
+        "--api-keys, --tls-cert and --tls-key are for the listeners of --listen or --settings, and there is "
+        "none: those of Gateway manifests don't take them");
   }
   if (flags.loops >= 0) settings.loops = flags.loops;
   if (!flags.admin.empty()) settings.admin_address = flags.admin == "off" ? "" : flags.admin;
+  if (!settings.admin_address.empty() && !flags.admin.empty()) {
+    if (auto parsed = io::SocketAddress::parse(settings.admin_address); !parsed.ok())
+      return parsed.error().wrap("--admin");
+  }
   if (flags.admin.empty() && flags.settings_file.empty()) settings.admin_address = kDefaultAdmin;
   if (!flags.log_level.empty()) settings.telemetry.log_level = flags.log_level;
   if (!flags.access_log.empty()) settings.telemetry.access_log = flags.access_log == "on";
@@ -84,6 +101,7 @@ Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
                                  !flags.config_file.empty() || !flags.config_text.empty();
   config::PoolSettings pool;
   pool.name = "default";
+  if (Status status = check_model_servers(flags.model_servers); !status.ok()) return status.error();
   pool.discovery.static_urls = flags.model_servers;
   pool.discovery.file = flags.endpoints_file;
   pool.config_file = flags.config_file;
@@ -135,8 +153,8 @@ int serve(const ServeFlags& flags) {
   const config::Settings settings = options->settings;
   telemetry::init_logging(log_level(settings.telemetry.log_level));
   const auto fail = [](const Error& error) {
+    telemetry::log_error("penstock can't start", {{"error", error.message}});
     telemetry::flush_logs();
-    complain(error.message);
     return kFailed;
   };
   auto created = gateway::ServeRuntime::create(std::move(*options));

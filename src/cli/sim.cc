@@ -132,6 +132,7 @@ void add_sim(CLI::App& app, int& exit_code) {
   auto* command = app.add_subcommand(
       "sim", "Simulated engines and fleets, to try, test and compare against without a GPU.");
   command->require_subcommand(1);
+  command->footer("Its flags: penstock sim engine --help");
   auto* engine = command->add_subcommand(
       "engine",
       "Run simulated engines: the HTTP surface and metrics of a vLLM server, a batching loop with prefill "

@@ -38,7 +38,7 @@ Result<SocketAddress> SocketAddress::parse(std::string_view text) {
   if (!parts.ok()) return std::move(parts).error();
   if (parts->host.empty()) parts->host = "::";
   if (auto address = from_ip(parts->host, parts->port)) return *address;
-  return invalid_config("'" + std::string(text) + "' is not an address and port");
+  return invalid_config("'" + std::string(text) + "': '" + parts->host + "' is no IP address");
 }
 
 SocketAddress SocketAddress::from_native(const void* sockaddr, size_t bytes) {
@@ -106,7 +106,8 @@ Result<HostPort> parse_host_port(std::string_view text, uint16_t default_port) {
   }
   if (rest.empty()) return out;
   const auto port = parse_u64(rest.substr(1));
-  if (!port || *port > 65535) return bad();
+  if (!port) return bad();
+  if (*port > 65535) return invalid_config("'" + std::string(text) + "': the port is not in 0..65535");
   out.port = static_cast<uint16_t>(*port);
   return out;
 }

@@ -4,8 +4,11 @@
 #include <openssl/bn.h>
 #include <openssl/ec.h>
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/rand.h>
 #include <openssl/x509v3.h>
+
+#include <cstring>
 
 #include "io/detail/tls_impl.h"
 
@@ -17,6 +20,9 @@ std::string take_ssl_error() {
   const unsigned long code = ERR_get_error();
   ERR_clear_error();
   if (code == 0) return "TLS failure";
+  if (ERR_GET_LIB(code) == ERR_LIB_SYS) return std::strerror(ERR_GET_REASON(code));
+  const bool no_block = ERR_GET_LIB(code) == ERR_LIB_PEM && ERR_GET_REASON(code) == PEM_R_NO_START_LINE;
+  if (no_block || ERR_GET_LIB(code) == ERR_LIB_OSSL_DECODER) return "no PEM block of that kind in it";
   char text[256];
   ERR_error_string_n(code, text, sizeof(text));
   return text;

@@ -26,14 +26,18 @@ Result<config::Node> node_of_flags(FlagValues flags, const std::vector<config::P
       }
       continue;
     }
-    if (known != node.members.end()) return invalid_config("--" + name + ": given twice");
-    if (doc->type == "string" || doc->type == "duration") {
-      node.members.emplace_back(name, std::move(text));
-      continue;
+    config::Node scalar = std::move(text);
+    if (doc->type != "string" && doc->type != "duration") {
+      Result<config::Node> parsed = config::parse_document(value, "--" + name);
+      if (!parsed) return std::move(parsed).error();
+      scalar = std::move(parsed).value();
+      scalar.line = 0;  // a flag has none
     }
-    Result<config::Node> scalar = config::parse_document(value, "--" + name);
-    if (!scalar) return std::move(scalar).error();
-    node.members.emplace_back(name, std::move(scalar).value());
+    if (known != node.members.end()) {
+      known->second = std::move(scalar);
+    } else {
+      node.members.emplace_back(name, std::move(scalar));
+    }
   }
   return node;
 }

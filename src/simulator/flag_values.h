@@ -16,7 +16,8 @@ namespace penstock::simulator {
 using FlagValues = std::span<const std::pair<std::string, std::string>>;
 
 // The map that config::decode_params() takes, made from flags whose types `docs` tells: a name may repeat
-// where its type is a list, booleans take "true" and "false". Errors name flag and value.
+// where its type is a list; of others the last one counts. Booleans take "true" and "false". Errors name
+// flag and value.
 Result<config::Node> node_of_flags(FlagValues flags, const std::vector<config::ParamDoc>& docs);
 
 // An Options struct with a function bind(config::Binder&, Options&), as documentation and from flags.
@@ -31,9 +32,8 @@ Result<Options> parse_flags(FlagValues flags, std::string_view command) {
   if (!node.ok()) return std::move(node).error();
   Options options;
   Status decoded = config::decode_params(
-      &*node, std::string(command), [&](config::Binder& b) { bind(b, options); },
-      config::Binder::Case::kSensitive);
-  if (!decoded.ok()) return std::move(decoded).error();
+      &*node, "", [&](config::Binder& b) { bind(b, options); }, config::Binder::Case::kSensitive);
+  if (!decoded.ok()) return decoded.error().wrap(command);
   return options;
 }
 

@@ -1,5 +1,7 @@
 #include "simulator/sim_engine.h"
 
+#include <fmt/format.h>
+
 #include <optional>
 
 #include "base/strings.h"
@@ -57,15 +59,16 @@ void bind(config::Binder& b, SimEngineOptions& o) {
   b.field("fault", o.fault, "", "A fault as JSON, such as {\"status\": 503, \"count\": 10}; may repeat.");
 
   const auto at_least = [&](std::string_view name, auto value, auto low) {
-    if (value < low) b.fail(name, "must be at least " + std::to_string(low));
+    if (value < low) b.fail(name, fmt::format("{} is less than {}", value, low));
   };
   const auto within = [&](std::string_view name, int64_t value, int64_t low, int64_t high) {
     if (value < low || value > high)
-      b.fail(name, "must be between " + std::to_string(low) + " and " + std::to_string(high));
+      b.fail(name, fmt::format("{} is not between {} and {}", value, low, high));
   };
   within("port", o.port, 0, 65535);
   within("count", o.count, 1, 1024);
-  if (o.port != 0 && o.port + o.count - 1 > 65535) b.fail("count", "the last port would be above 65535");
+  if (o.port > 0 && o.port <= 65535 && o.count > 0 && o.count > 65536 - o.port)
+    b.fail("count", "the last port would be above 65535");
   within("block-size", o.block_size, 1, 4096);
   within("num-blocks", o.num_blocks, 2, 1 << 26);
   within("max-num-seqs", o.max_num_seqs, 1, 1 << 20);

@@ -1,0 +1,177 @@
+"""What the command line refuses, and how it says so: one sentence that names flag, file and reason."""
+import subprocess
+
+import httpx
+import pytest
+
+from harness import PENSTOCK, eventually
+
+
+def run(*arguments):
+    return subprocess.run([PENSTOCK, *map(str, arguments)], capture_output=True, text=True, timeout=20)
+
+
+ENGINE = ("--model-server", "http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["serve", *ENGINE, "--tls-key", "site.key"], ["--tls-key needs --tls-cert"]),
+    (["serve", *ENGINE, "--tls-cert", "site.crt"], ["--tls-cert needs --tls-key"]),
+    (["serve", *ENGINE, "--drain-timeout=-5s"], ["--drain-timeout '-5s' is negative"]),
+    (["serve", *ENGINE, "--listen", "127.0.0.1:99999"], ["--listen", "the port is not in 0..65535"]),
+    (["serve", *ENGINE, "--listen", "localhost:0"], ["--listen", "'localhost' is no IP address"]),
+    (["serve", *ENGINE, "--listen", "127.0.0.1:0", "--admin", "off", "--config-file", "no.yaml"],
+     ["failed to load config from a file 'no.yaml'", "No such file or directory"]),
+    (["serve", *ENGINE, "--listen", "127.0.0.1:0", "--admin", "off", "--tls-cert", "no.crt", "--tls-key", "no.key"],
+     ["'no.crt': No such file or directory"]),
+    (["epp", "--pool-name", "p", "--endpoint-selector", "a=b"], ["not both"]),
+    (["epp", "--pool-name", "p", "--zap-log-level", "weird"], ["--zap-log-level 'weird'"]),
+    (["epp", "--pool-name", "p", "--drain-timeout=-5s"], ["is negative"]),
+    (["epp", "--pool-name", "p", "--request-body-timeout=-1s", *ENGINE], ["--request-body-timeout '-1s' is negative"]),
+    (["epp", "--pool-name", "p", "--grpc-max-recv-msg-size", "10XB"], ["--grpc-max-recv-msg-size '10XB' is no size"]),
+    (["epp", "--endpoint-selector", "a=b", "--endpoint-target-ports", "0"], ["endpoint-target-ports: '0' is no port"]),
+    (["epp", "--pool-name", "p", "--model-server", "ftp://x"], ["--model-server: invalid endpoint \"ftp://x\""]),
+    (["serve", "--model-server", "http://h:1/v1"], ["--model-server: invalid endpoint", "only scheme, host and port"]),
+    (["serve", *ENGINE, "--listen", "127.0.0.1:0", "--admin", "off", "--config-text", "plugins: [{type: queue-scorrer}]"],
+     ["pool default/default: config:", "did you mean 'queue-scorer'? (line 1)"]),
+    (["plugins", "queue-scorrer"], ["there is no plugin type 'queue-scorrer'; did you mean 'queue-scorer'?"]),
+    (["explain", "--body", "nofile"], ["--body: reading nofile: No such file or directory"]),
+])
+def test_a_process_that_cannot_start_says_why(arguments, words):
+    out = run(*arguments)
+    assert out.returncode == 1, out.stderr
+    for word in words:
+        assert word in out.stderr
+
+
+def test_keys_and_certificates_for_no_listener_are_refused(tmp_path):
+    out = run("serve", "--manifests", tmp_path, "--api-keys", "keys.yaml")
+    assert out.returncode == 1
+    assert "there is none" in out.stderr
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["serve", "--lisen", ":8080"], "unknown flag --lisen; did you mean --listen?"),
+    (["serve", ":8080"], "unexpected argument ':8080'"),
+    (["serve", "--listen"], "--listen needs a value"),
+    (["serve", "--loops", "many"], "--loops 'many' is no number from 0 to 256"),
+    (["epp", "--secure-serving=perhaps"], "--secure-serving 'perhaps' is not true or false"),
+    (["explain", "--body", "x", "--path", "v1/models"], "--path 'v1/models' does not begin with '/'"),
+    (["sim", "engine", "--count", "-1"], "count: -1 is not between 1 and 1024"),
+    (["sim", "engine", "--port", "8000x"], 'port: expected int, got string "8000x"'),
+    (["srve"], "unknown subcommand 'srve'; there are serve epp"),
+    (["epp", "--grpc-port", "abc"], "--grpc-port 'abc' is no number from 0 to 65535"),
+    (["epp", "--v", "loud"], "--v 'loud' is not a number"),
+])
+def test_wrong_usage_is_named(arguments, words):
+    out = run(*arguments)
+    assert out.returncode == 2
+    assert words in out.stderr
+
+
+def test_help_reads_as_text():
+    page = run("epp", "--help").stdout
+    assert "--grpc-port INT (default 9002)" in page
+    assert "--response-phase {always,auto,never} (default always)" in page
+    for machine in ("INT:INT", "=[]", "TEXT:"):
+        assert machine not in page
+    assert "penstock sim engine --help" in run("sim", "--help").stdout
+
+
+def test_of_a_flag_given_twice_the_last_one_counts():
+    out = run("check", "--config-text", "nonsense: [", "--config-text", "plugins: [{type: queue-scorer}]")
+    assert out.returncode == 0, out.stderr
+    assert "queue-scorer" in out.stdout
+
+
+def test_check_finds_missing_files_with_field_and_line(tmp_path):
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("""listeners:
+- address: ":8443"
+  tls: {certFile: site.crt, keyFile: site.key}
+- address: "localhost:8080"
+  apiKeysFile: keys.yaml
+telemetry:
+  tracing: {exporter: otlp, endpoint: collector}
+pools:
+- name: a
+  config: a.yaml
+  discovery:
+    file: endpoints.yaml
+""")
+    out = run("check", "--settings", settings)
+    assert out.returncode == 1
+    for words in ("listeners[0].tls.certFile (line 3): can't use certificate file",
+                  "listeners[1].address (line 4): 'localhost:8080': 'localhost' is no IP address",
+                  "telemetry.tracing.endpoint (line 7): 'collector' is not an http or https URL",
+                  f"listeners[1].apiKeysFile (line 5): reading {tmp_path}/keys.yaml: No such file or directory",
+                  "pools[0].config (line 10): failed to load config",
+                  f"pools[0].discovery.file (line 12): reading {tmp_path}/endpoints.yaml: No such file or directory"):
+        assert words in out.stderr, out.stderr
+
+
+def test_check_tells_lines_of_a_configuration_inside_the_settings(tmp_path):
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("""listeners: [{address: ":8080"}]
+pools:
+- name: a
+  config:
+    plugins:
+    - type: queue-scorrer
+- name: b
+""")
+    out = run("check", "--settings", settings)
+    assert out.returncode == 1
+    assert f"{settings}: pools[0].config: failed to load" in out.stderr
+    assert "did you mean 'queue-scorer'? (line 6)" in out.stderr
+    assert "pools[1].discovery: the pool has no way to find its endpoints" in out.stderr
+
+
+def test_check_follows_routes_and_gateways(tmp_path):
+    (tmp_path / "m.yaml").write_text("""apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: g}
+spec:
+  gatewayClassName: penstock
+  listeners:
+  - {name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: site}]}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: r}
+spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: web, port: 80}]}]}
+""")
+    out = run("check", "--manifests", tmp_path)
+    assert out.returncode == 1
+    assert "Gateway default/g, listener a: can't use certificate file" in out.stderr
+    assert "HTTPRoute default/r names Service default/web, which is not known" in out.stdout
+
+
+def test_check_counts_manifests_once(tmp_path):
+    (tmp_path / "manifests").mkdir()
+    settings = tmp_path / "settings.yaml"
+    settings.write_text('manifests: manifests\nlisteners: [{address: ":8080"}]\n')
+    out = run("check", "--settings", settings, "--manifests", tmp_path / "manifests")
+    assert out.returncode == 0, out.stderr
+    assert out.stdout.count("0 gateways") == 1
+    assert "1 listener, 0 pools" in out.stdout
+
+
+def test_plugin_columns_are_straight():
+    lines = run("plugins").stdout.splitlines()
+    starts = set()
+    for line in lines:
+        stability = next(word for word in (" stable ", " beta ", " alpha ") if word in line)
+        starts.add(line.index(stability))
+    assert len(starts) == 1
+
+
+def test_a_head_above_the_limit_is_refused_with_the_limit_and_an_id(start):
+    engines = start.engines(1)
+    gateway = start.gateway(model_servers=engines.urls)
+    answer = httpx.get(gateway.url + "/v1/models", headers={"x-long": "x" * 70000})
+    assert answer.status_code == 431
+    assert "65536 bytes (limits.headerBytes)" in answer.json()["error"]["message"]
+    line = eventually(lambda: gateway.program.log_lines("request"), what="access log line")[0]
+    assert (line["status"], line["reason"]) == (431, "limit_headers")
+    assert line["request_id"] in answer.text
