@@ -11,6 +11,7 @@
 #include "cli/process.h"
 #include "config/settings.h"
 #include "extproc/epp_runtime.h"
+#include "io/net.h"
 #include "signals/scraper.h"
 #include "telemetry/log.h"
 
@@ -283,6 +284,10 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
     door.body_timeout = *timeout;
   }
 
+  if (!flags.bind_address.empty()) {
+    if (const auto parsed = io::SocketAddress::parse(address(flags, 0)); !parsed.ok())
+      return invalid_config("--bind-address '" + flags.bind_address + "' is no IP address");
+  }
   options.grpc_address = address(flags, flags.grpc_port);
   options.health_address = address(flags, flags.health_port);
   plan.admin_address = address(flags, flags.metrics_port);
@@ -291,11 +296,6 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   options.cert_folder = flags.cert_path;
   if (!flags.secure && !flags.cert_path.empty())
     plan.warnings.push_back("--cert-path has no effect with --secure-serving=false");
-  if (!flags.endpoint_selector.empty()) {
-    plan.warnings.push_back(
-        "--endpoint-selector and --endpoint-target-ports find no endpoints: this build has no Kubernetes "
-        "client");
-  }
   options.cert_reload = flags.cert_reload;
   options.tls12_ciphers = flags.tls_ciphers;
   options.allow_tls12 = flags.tls_min_version != "VersionTLS13";

@@ -12,7 +12,7 @@ namespace penstock::cli {
 
 namespace {
 
-constexpr size_t kMaxBodyBytes = size_t{1} << 30;
+constexpr size_t kMaxBodyBytes = 64 << 20;  // as the admin page takes
 
 struct ExplainFlags {
   std::string admin = "http://127.0.0.1:9090";

@@ -30,6 +30,7 @@ ENGINE = ("--model-server", "http://127.0.0.1:1")
     (["epp", "--pool-name", "p", "--request-body-timeout=-1s", *ENGINE], ["--request-body-timeout '-1s' is negative"]),
     (["epp", "--pool-name", "p", "--grpc-max-recv-msg-size", "10XB"], ["--grpc-max-recv-msg-size '10XB' is no size"]),
     (["epp", "--endpoint-selector", "a=b", "--endpoint-target-ports", "0"], ["endpoint-target-ports: '0' is no port"]),
+    (["epp", "--pool-name", "p", "--bind-address", "nowhere", *ENGINE], ["--bind-address 'nowhere' is no IP address"]),
     (["epp", "--pool-name", "p", "--model-server", "ftp://x"], ["--model-server: invalid endpoint \"ftp://x\""]),
     (["serve", "--model-server", "http://h:1/v1"], ["--model-server: invalid endpoint", "only scheme, host and port"]),
     (["serve", *ENGINE, "--listen", "127.0.0.1:0", "--admin", "off", "--config-text", "plugins: [{type: queue-scorrer}]"],
