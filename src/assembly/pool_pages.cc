@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <chrono>
+#include <ctime>
+
 #include "base/strings.h"
 
 namespace penstock::assembly {
@@ -11,6 +15,33 @@ namespace {
 // Not of the settings, which a reload replaces.
 std::string full_name(PoolRuntime& pool) {
   return pool.pool().ns + "/" + pool.pool().name;
+}
+
+// Of now, RFC 3339 in UTC.
+std::string timestamp() {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  std::tm utc{};
+  gmtime_r(&seconds, &utc);
+  std::array<char, 32> date{};
+  std::strftime(date.data(), date.size(), "%Y-%m-%dT%H:%M:%S", &utc);
+  const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(now.time_since_epoch()).count();
+  return fmt::format("{}.{:09}Z", date.data(), nanos % 1'000'000'000);
+}
+
+// "plugins":{…}
+void append_plugin_states(std::string& out, PoolRuntime& pool) {
+  out += "\"plugins\":{";
+  bool first = true;
+  for (const auto& plugin : pool.policy()->plugins) {
+    out += fmt::format("{}{}:{{\"name\":{},\"type\":{},", first ? "" : ",", json_quote(plugin->name()),
+                       json_quote(plugin->name()), json_quote(plugin->type()));
+    const auto state = plugin->dump_state();
+    out += state ? "\"state\":" + *state : "\"message\":\"plugin does not support state collection\"";
+    out += '}';
+    first = false;
+  }
+  out += '}';
 }
 
 }  // namespace
@@ -45,21 +76,20 @@ std::optional<std::string> decision_json(Pools pools, std::string_view request_i
 }
 
 std::string plugin_states_json(Pools pools) {
-  std::string out = "{\"pools\":{";
+  std::string out = "{\"timestamp\":" + json_quote(timestamp()) + ",\"pools\":{";
   for (size_t i = 0; i < pools.size(); ++i) {
-    out += fmt::format("{}{}:{{\"plugins\":{{", i == 0 ? "" : ",", json_quote(full_name(*pools[i])));
-    bool first = true;
-    for (const auto& plugin : pools[i]->policy()->plugins) {
-      out += fmt::format("{}{}:{{\"name\":{},\"type\":{},", first ? "" : ",", json_quote(plugin->name()),
-                         json_quote(plugin->name()), json_quote(plugin->type()));
-      const auto state = plugin->dump_state();
-      out += state ? "\"state\":" + *state : "\"message\":\"plugin does not support state collection\"";
-      out += '}';
-      first = false;
-    }
-    out += "}}";
+    if (i > 0) out += ',';
+    out += json_quote(full_name(*pools[i])) + ":{";
+    append_plugin_states(out, *pools[i]);
+    out += '}';
   }
   return out + "}}\n";
+}
+
+std::string picker_plugin_states_json(PoolRuntime& pool) {
+  std::string out = "{\"timestamp\":" + json_quote(timestamp()) + ",";
+  append_plugin_states(out, pool);
+  return out + "}\n";
 }
 
 std::string configuration_text(Pools pools) {

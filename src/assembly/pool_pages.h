@@ -17,7 +17,10 @@ using Pools = std::span<const std::unique_ptr<PoolRuntime>>;
 std::string readiness_list_json(Pools pools);
 std::string decisions_json(Pools pools, size_t limit);
 std::optional<std::string> decision_json(Pools pools, std::string_view request_id);
+// {"timestamp","pools":{"<namespace>/<name>":{"plugins":{"<name>":{"name","type","state" or "message"}}}}}.
 std::string plugin_states_json(Pools pools);
+// The same of a process with one pool, in the shape of llm-d-router's picker: {"timestamp","plugins":{…}}.
+std::string picker_plugin_states_json(PoolRuntime& pool);
 std::string configuration_text(Pools pools);
 
 }  // namespace penstock::assembly

@@ -323,7 +323,7 @@ std::optional<std::string> EppRuntime::decision_json(std::string_view request_id
 }
 
 std::string EppRuntime::plugin_states_json() const {
-  return assembly::plugin_states_json(pools_);
+  return assembly::picker_plugin_states_json(*pools_.front());
 }
 
 std::string EppRuntime::configuration_text() const {

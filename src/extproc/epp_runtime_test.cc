@@ -394,6 +394,15 @@ TEST_F(EppRuntimeTest, AClientThatDoesNotReadHoldsItsOwnBodyOnlyUntilItGoes) {
   EXPECT_TRUE(at_rest());
 }
 
+TEST_F(EppRuntimeTest, TheStateOfItsPluginsHasTheShapeOfTheReference) {
+  start();
+  const std::string state = runtime->plugin_states_json();
+  EXPECT_THAT(state, ::testing::StartsWith(R"({"timestamp":"20)"));
+  EXPECT_THAT(state, HasSubstr(R"(Z","plugins":{")"));
+  EXPECT_THAT(state, HasSubstr(R"("queue-scorer":{"name":"queue-scorer","type":"queue-scorer",)"
+                               R"("message":"plugin does not support state collection"})"));
+}
+
 Task<void> thrifty(io::HttpClient& client, const io::HttpDestination& to) {
   auto stream = co_await open(client, to);
   if (stream == nullptr) co_return;

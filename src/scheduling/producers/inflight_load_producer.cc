@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/strings.h"
 #include "scheduling/number_text.h"
 
 namespace penstock::scheduling {
@@ -85,11 +86,42 @@ Status InflightLoadProducer::produce(SchedulingContext& ctx) const {
 }
 
 uint64_t InflightLoadProducer::reserve_tokens(const SchedulingContext& ctx, Candidate candidate) const {
+  seen_.see(ctx.pool.endpoints[candidate]);
   const auto input = static_cast<int64_t>(ctx.request.prompt_tokens());
   const std::span<const PrefixMatch> matches = ctx.attributes.column<PrefixMatch>(prefix_slot_);
   int64_t tokens = uncached_tokens(input, matches.empty() ? nullptr : &matches[candidate]);
   if (params_.add_output) tokens += output_tokens(input, ctx.request.max_output_tokens);
   return static_cast<uint64_t>(tokens);
+}
+
+std::optional<std::string> InflightLoadProducer::dump_state() const {
+  constexpr size_t kMaxDumped = 100;
+  struct Row {
+    std::string endpoint;
+    uint64_t requests;
+    uint64_t tokens;
+  };
+  std::vector<Row> rows;
+  for (const auto& endpoint : seen_.list()) {
+    const uint64_t word = endpoint->live->load.load(std::memory_order_relaxed);
+    rows.push_back({endpoint->id, EndpointLive::requests_of(word), EndpointLive::tokens_of(word)});
+  }
+  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
+    const uint64_t load_a = a.requests + a.tokens;
+    const uint64_t load_b = b.requests + b.tokens;
+    return load_a != load_b ? load_a > load_b : a.endpoint < b.endpoint;
+  });
+  std::string out = "{\"endpoints\":[";
+  for (size_t i = 0; i < std::min(rows.size(), kMaxDumped); ++i) {
+    if (i > 0) out += ',';
+    out += "{\"endpoint\":";
+    append_json_quoted(out, rows[i].endpoint);
+    out += ",\"requests\":" + std::to_string(rows[i].requests) +
+           ",\"tokens\":" + std::to_string(rows[i].tokens) + "}";
+  }
+  out += "],\"totalEndpoints\":" + std::to_string(rows.size()) +
+         ",\"maxEndpoints\":" + std::to_string(kMaxDumped) + ",\"truncated\":";
+  return out + (rows.size() > kMaxDumped ? "true}" : "false}");
 }
 
 }  // namespace penstock::scheduling

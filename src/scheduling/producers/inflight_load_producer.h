@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "inference/plugin.h"
+#include "scheduling/seen_endpoints.h"
 
 namespace penstock::scheduling {
 
@@ -17,7 +18,7 @@ namespace penstock::scheduling {
 // Tokens come off when the answer begins, or with addEstimatedOutputTokens when it ends.
 // Examples: 8 tokens, 1 of 2 blocks of 4 matched, outputs added, ratio 1.5: 4 + 12 = 16; input 5, 1 of 2
 // blocks of 4: 4; input 333, ratio 1.5: output 500.
-class InflightLoadProducer final : public DataProducer, public LoadEstimator {
+class InflightLoadProducer final : public DataProducer, public LoadEstimator, public EndpointObserver {
  public:
   struct Params {
     bool add_output = false;
@@ -35,6 +36,10 @@ class InflightLoadProducer final : public DataProducer, public LoadEstimator {
 
   uint64_t reserve_tokens(const SchedulingContext& ctx, Candidate candidate) const override;
   bool release_tokens_at_first_byte() const override { return !params_.add_output; }
+  void endpoint_removed(const Endpoint& endpoint) const override { seen_.forget(endpoint.slot); }
+  // {"endpoints":[{"endpoint","requests","tokens"}…],"totalEndpoints","maxEndpoints","truncated"}: those that
+  // were sent a request, by requests + tokens, then name; at most 100.
+  std::optional<std::string> dump_state() const override;
 
   // Estimated answer length in tokens.
   int64_t output_tokens(int64_t input, std::optional<int64_t> client_max) const;
@@ -50,6 +55,7 @@ class InflightLoadProducer final : public DataProducer, public LoadEstimator {
   AttributeSlot load_slot_ = kNoSlot;
   AttributeSlot uncached_slot_ = kNoSlot;
   AttributeSlot prefix_slot_ = kNoSlot;
+  mutable SeenEndpoints seen_;
 };
 
 }  // namespace penstock::scheduling

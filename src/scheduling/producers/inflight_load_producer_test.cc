@@ -69,6 +69,20 @@ TEST_F(InflightLoadRequestTest, ReservesUncachedTokensAndWithOutputsTheEstimate)
   EXPECT_FALSE(outputs.release_tokens_at_first_byte());
 }
 
+TEST_F(InflightLoadRequestTest, ItsStateIsTheLoadOfThoseThatWereSentARequest) {
+  InflightLoadProducer plain({});
+  EXPECT_EQ(plain.dump_state(),
+            R"({"endpoints":[],"totalEndpoints":0,"maxEndpoints":100,"truncated":false})");
+  for (const Candidate c : {0U, 1U}) plain.reserve_tokens(*pool.context, c);
+  pool.endpoint(1).live->load = EndpointLive::pack(2, 50);
+  EXPECT_EQ(plain.dump_state(), R"({"endpoints":[{"endpoint":"ns/e1","requests":2,"tokens":50},)"
+                                R"({"endpoint":"ns/e0","requests":0,"tokens":0}],)"
+                                R"("totalEndpoints":2,"maxEndpoints":100,"truncated":false})");
+  plain.endpoint_removed(*pool.pool.endpoints[1]);
+  EXPECT_EQ(plain.dump_state(), R"({"endpoints":[{"endpoint":"ns/e0","requests":0,"tokens":0}],)"
+                                R"("totalEndpoints":1,"maxEndpoints":100,"truncated":false})");
+}
+
 TEST_F(InflightLoadRequestTest, FillsLoadFromTheLiveCountersAndUncachedTokensFromThePrefix) {
   const DataProducer* producer = nullptr;
   auto plugin = make_as("inflight-load-producer", producer, "", &pool.slots);

@@ -221,6 +221,7 @@ Status PredictedLatencyProducer::pre_request(SchedulingContext& ctx, const Sched
   request.prefill = stage(prefill);
   request.decode = stage(primary);
   request.slot = ctx.pool.endpoints[primary]->slot;
+  seen_.see(ctx.pool.endpoints[primary]);
   request.sent_at = ctx.now;
   request.ttft_objective_ms = ttft_objective_ms(ctx.request);
   request.tpot_objective_ms = tpot_objective_ms(ctx.request);
@@ -268,8 +269,9 @@ std::optional<std::string> PredictedLatencyProducer::dump_state() const {
   for (const auto& [slot, running] : endpoints) {
     if (count == kMaxEndpointsDumped) break;
     if (count++ > 0) out += ',';
-    out += "{\"slot\":" + std::to_string(slot) + ",\"runningRequests\":" + std::to_string(running.requests) +
-           ",\"minTpotSlo\":";
+    out += "{\"endpoint\":";
+    append_json_quoted(out, seen_.id_of(slot));
+    out += ",\"runningRequests\":" + std::to_string(running.requests) + ",\"minTpotSlo\":";
     append_number(out, running.min_tpot_objective_ms);
     out += '}';
   }

@@ -4,6 +4,7 @@
 
 #include "inference/plugin.h"
 #include "scheduling/producers/latency_models.h"
+#include "scheduling/seen_endpoints.h"
 #include "telemetry/metrics.h"
 
 namespace penstock::scheduling {
@@ -56,7 +57,10 @@ class PredictedLatencyProducer final : public DataProducer,
   Status produce(SchedulingContext& ctx) const override;
   Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override;
   void on_response(const ResponseEvent& event, ResponseEdits& edits) const override;
-  void endpoint_removed(const Endpoint& endpoint) const override { tracker_.forget(endpoint.slot); }
+  void endpoint_removed(const Endpoint& endpoint) const override {
+    tracker_.forget(endpoint.slot);
+    seen_.forget(endpoint.slot);
+  }
   std::optional<std::string> dump_state() const override;
 
  private:
@@ -71,6 +75,7 @@ class PredictedLatencyProducer final : public DataProducer,
   mutable RequestTracker tracker_;
   DataKey prefix_key_;
   DataKey load_key_;
+  mutable SeenEndpoints seen_;
   AttributeSlot prefix_slot_ = kNoSlot;
   AttributeSlot load_slot_ = kNoSlot;
   AttributeSlot slot_ = kNoSlot;

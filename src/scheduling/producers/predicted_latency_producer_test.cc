@@ -213,7 +213,7 @@ TEST_F(Predicted, TheTightestRunningRequestLowersTheLimit) {
   EXPECT_NEAR(p[0].tpot_headroom_ms, 1, 1);
   EXPECT_EQ(p[0].dispatched_requests, 1U);
   EXPECT_NEAR(p[1].tpot_headroom_ms, 10, 1);
-  EXPECT_THAT(*plugin->dump_state(), HasSubstr("\"runningRequests\":1,\"minTpotSlo\":21"));
+  EXPECT_THAT(*plugin->dump_state(), HasSubstr(R"("endpoint":"ns/e0","runningRequests":1,"minTpotSlo":21)"));
 }
 
 TEST_F(Predicted, WithoutStreamingTheWholeAnswerCountsAndTpotIsNoMatter) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/strings.h"
+
 namespace penstock::scheduling {
 
 void NoHitLruScorer::bind(config::Binder& b, Params& p) {
@@ -82,7 +84,7 @@ void NoHitLruScorer::explain(const SchedulingContext& ctx, Candidate candidate, 
 Status NoHitLruScorer::pre_request(SchedulingContext& ctx, const SchedulingResult& result) const {
   if (result.primary == nullptr || !is_cold(ctx, result.primary->scored)) return {};
   const auto touch_target = [&](const ProfileResult& profile) {
-    if (!profile.targets.empty()) touch(ctx.pool.endpoints[profile.targets[0]]->slot);
+    if (!profile.targets.empty()) touch(ctx.pool.endpoints[profile.targets[0]]);
   };
   touch_target(*result.primary);
   for (const ProfileResult* profile : result.profiles) {
@@ -91,16 +93,34 @@ Status NoHitLruScorer::pre_request(SchedulingContext& ctx, const SchedulingResul
   return {};
 }
 
-void NoHitLruScorer::touch(EndpointSlot slot) const {
+void NoHitLruScorer::touch(const std::shared_ptr<const Endpoint>& endpoint) const {
+  seen_.see(endpoint);
   const std::lock_guard lock(mutex_);
-  std::erase(lru_, slot);
-  lru_.push_back(slot);
+  std::erase(lru_, endpoint->slot);
+  lru_.push_back(endpoint->slot);
   if (lru_.size() > capacity_) lru_.erase(lru_.begin());
 }
 
 void NoHitLruScorer::endpoint_removed(const Endpoint& endpoint) const {
   const std::lock_guard lock(mutex_);
   std::erase(lru_, endpoint.slot);
+  seen_.forget(endpoint.slot);
+}
+
+std::optional<std::string> NoHitLruScorer::dump_state() const {
+  constexpr size_t kMaxDumped = 100;
+  std::vector<EndpointSlot> lru;
+  {
+    const std::lock_guard lock(mutex_);
+    lru = lru_;
+  }
+  std::string out = "{\"endpoints\":[";
+  for (size_t i = 0; i < std::min(lru.size(), kMaxDumped); ++i) {
+    if (i > 0) out += ',';
+    append_json_quoted(out, seen_.id_of(lru[i]));
+  }
+  return out + "],\"totalEndpoints\":" + std::to_string(lru.size()) +
+         ",\"maxEndpoints\":" + std::to_string(kMaxDumped) + "}";
 }
 
 }  // namespace penstock::scheduling

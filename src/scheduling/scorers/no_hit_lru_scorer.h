@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "inference/plugin.h"
+#include "scheduling/seen_endpoints.h"
 
 namespace penstock::scheduling {
 
@@ -36,16 +37,19 @@ class NoHitLruScorer final : public Scorer, public PreRequest, public EndpointOb
   void explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const override;
   Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override;
   void endpoint_removed(const Endpoint& endpoint) const override;
+  // {"endpoints":[ids, oldest first, at most 100],"totalEndpoints","maxEndpoints"}.
+  std::optional<std::string> dump_state() const override;
 
  private:
   bool is_cold(const SchedulingContext& ctx, std::span<const Candidate> candidates) const;
-  void touch(EndpointSlot slot) const;
+  void touch(const std::shared_ptr<const Endpoint>& endpoint) const;
 
   DataKey key_;
   AttributeSlot slot_ = kNoSlot;
   size_t capacity_;
   mutable std::mutex mutex_;
   mutable std::vector<EndpointSlot> lru_;  // oldest first
+  mutable SeenEndpoints seen_;
 };
 
 }  // namespace penstock::scheduling

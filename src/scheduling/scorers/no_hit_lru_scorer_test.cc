@@ -55,6 +55,15 @@ TEST_F(NoHitLruScorerTest, AnyMatchMakesAllScoreAHalf) {
   EXPECT_EQ(pool.score(scorer)[0], 1) << "a warm pick must not enter the order";
 }
 
+TEST_F(NoHitLruScorerTest, ItsStateIsTheOrderOldestFirst) {
+  EXPECT_EQ(scorer.dump_state(), R"({"endpoints":[],"totalEndpoints":0,"maxEndpoints":100})");
+  pick(2);
+  pick(0);
+  EXPECT_EQ(scorer.dump_state(), R"({"endpoints":["ns/e2","ns/e0"],"totalEndpoints":2,"maxEndpoints":100})");
+  scorer.endpoint_removed(*pool.pool.endpoints[2]);
+  EXPECT_EQ(scorer.dump_state(), R"({"endpoints":["ns/e0"],"totalEndpoints":1,"maxEndpoints":100})");
+}
+
 TEST_F(NoHitLruScorerTest, EndpointThatLeftIsForgotten) {
   pick(0);
   EXPECT_LT(pool.score(scorer)[0], 1);
