@@ -21,7 +21,7 @@ def body(text="hello", **more):
 
 
 def test_every_subcommand_explains_itself():
-    for command in ([], ["serve"], ["sim"], ["sim", "engine"], ["check"], ["explain"], ["plugins"], ["version"]):
+    for command in ([], ["serve"], ["sim"], ["sim", "engine"], ["sim", "fleet"], ["check"], ["explain"], ["plugins"], ["version"]):
         out = subprocess.run([PENSTOCK, *command, "--help"], capture_output=True, text=True, timeout=20)
         assert out.returncode == 0
         assert len(out.stdout) > 60
@@ -37,6 +37,24 @@ def test_plugins_are_listed_and_explained():
         assert name in listed
     page = subprocess.run([PENSTOCK, "plugins", "approx-prefix-cache-producer"], capture_output=True, text=True, timeout=20).stdout
     assert "blockSizeTokens" in page
+
+
+def test_a_fleet_is_simulated_alike_each_time(tmp_path):
+    config = tmp_path / "mine.yaml"
+    config.write_text("plugins:\n- type: active-request-scorer\n- type: max-score-picker\n")
+    command = [PENSTOCK, "sim", "fleet", "--workload", "burst", "--requests", "200", "--engines", "4", "--gateways", "2",
+               "--policy", "default", "--config", config, "--json"]
+    first, again = (subprocess.run(command, capture_output=True, text=True, timeout=60) for _ in range(2))
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == again.stdout
+    assert [policy["policy"] for policy in json.loads(first.stdout)["policies"]] == ["default", "mine"]
+    assert all(policy["finished"] == 200 for policy in json.loads(first.stdout)["policies"])
+
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1]}\n')
+    wrong = subprocess.run([PENSTOCK, "sim", "fleet", "--trace", trace], capture_output=True, text=True, timeout=20)
+    assert wrong.returncode == 1
+    assert f"{trace}:1: hash_ids: 1 ids of 512 tokens do not make input_length 600, which needs 2" in wrong.stderr
 
 
 def test_health_and_metrics(shared):

@@ -36,8 +36,8 @@ struct Quantiles {
 // does not exceed.
 Quantiles quantiles_of(std::vector<double>& values);
 
-// How evenly something lies on the engines: its largest share over its mean share; 1 is even, the number of
-// engines is all on one, 0: there was nothing.
+// What one policy made of a workload. A balance says how evenly something lies on the engines: the largest
+// share over the mean share; 1 is even, the number of engines is all on one, 0: there was nothing.
 struct FleetReport {
   std::string policy;
   uint64_t requests = 0;  // counted: arrived after the warm-up
@@ -55,7 +55,7 @@ struct FleetReport {
   uint64_t output_tokens = 0;
   double hit_ratio = 0;  // cached / input tokens
 
-  // The sums over time of the largest and of the mean value, one over the other.
+  // Of looks every sample_interval: the sum of the largest values over the sum of the means.
   double queue_balance = 0;  // requests that wait in an engine
   double load_balance = 0;   // requests that wait or run there
   double peak_queue = 0;     // the longest queue seen

@@ -17,7 +17,7 @@ struct WorkloadKind {
 };
 std::vector<WorkloadKind> workload_kinds();
 
-inline constexpr size_t kMaxGeneratedRequests = 2'000'000;
+inline constexpr size_t kMaxGeneratedRequests = 1'000'000;
 
 // Draws a workload of a kind, at the kind's own rate; equal seeds give equal workloads. `requests` 0: the
 // kind's own number. Errors: no such kind (lists them), too many requests.
