@@ -179,8 +179,14 @@ class Run {
   void scrape(uint32_t index) {
     FleetGateway& gateway = *gateways_[index / options_.engines];
     const uint32_t engine = index % options_.engines;
-    gateway.scraped(engine, engines_[engine]->stats());
+    if (!stalled()) gateway.scraped(engine, engines_[engine]->stats());
     plan(clock_.now() + gateway.scrape_interval(), Kind::kScrape, index);
+  }
+
+  bool stalled() const {
+    if (options_.stall_every <= Duration::zero()) return false;
+    const Duration since_start = clock_.now() - start_;
+    return since_start >= options_.stall_every && since_start % options_.stall_every < options_.stall_for;
   }
 
   void sample() {

@@ -22,6 +22,9 @@ struct FleetOptions {
   Duration staleness = std::chrono::seconds(2);              // age from which a signal is stale
   Duration sample_interval = std::chrono::milliseconds(50);  // between two looks at the balance
   Duration warm_up{};  // requests that arrive before are served and not counted
+  // No page answers from each multiple of stall_every on, for stall_for. 0: they always do.
+  Duration stall_every{};
+  Duration stall_for{};
   uint64_t seed = 1;
 };
 

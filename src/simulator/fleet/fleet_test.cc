@@ -129,6 +129,21 @@ TEST(FleetTest, APolicyThatCannotBeLoadedIsNamedWithItsError) {
   EXPECT_NE(report.error().message.find("no-such-plugin"), std::string::npos);
 }
 
+TEST(FleetTest, WhenPagesStallLongerThanSignalsLastDecisionsAreMadeInAFallbackState) {
+  FleetOptions options = small_fleet(2);
+  const Workload workload = strangers(20, std::chrono::seconds(1), 100, 1);
+  const auto fresh = run_fleet(options, workload, policy("default"));
+  options.stall_every = std::chrono::seconds(10);
+  options.stall_for = std::chrono::seconds(5);
+  const auto stalled = run_fleet(options, workload, policy("default"));
+  ASSERT_TRUE(fresh.ok() && stalled.ok());
+  EXPECT_EQ(fresh->fallbacks, 0U);
+  // From second 10 to 15; the signals of just before are good for two seconds.
+  EXPECT_GE(stalled->fallbacks, 3U);
+  EXPECT_LE(stalled->fallbacks, 4U);
+  EXPECT_EQ(stalled->finished, 20U);
+}
+
 // Four gateways, a page a second: what one of them sees is what all of them see.
 TEST(FleetTest, NearTiesSpreadABurstThatTheBestScoreHerds) {
   FleetOptions options = small_fleet(8);

@@ -48,6 +48,10 @@ Workload precise_ladder(size_t requests, uint64_t seed) {
   return shared_prefix({150, 5, 6000, 1200, 1000, 20}, requests, seed);
 }
 
+Workload router_10k(size_t requests, uint64_t seed) {
+  return shared_prefix({150, 5, 9500, 500, 1000, 10}, requests, seed);
+}
+
 Workload one_prefix(size_t requests, uint64_t seed) {
   return shared_prefix({1, 1U << 20U, 2048, 128, 128, 40}, requests, seed);
 }
@@ -96,49 +100,92 @@ Workload multi_round(size_t requests, uint64_t seed) {
   return out;
 }
 
-// inference-perf's interactive-chat: a system prompt for all, a context for each conversation, then turns
-// that repeat everything said before; people think in between. Lengths and pauses are lognormal.
-Workload chat(size_t requests, uint64_t seed) {
-  constexpr double kStartsASecond = 1;
-  constexpr double kMeanTurns = 4;
-  constexpr uint32_t kMostTurns = 15;
+// After inference-perf's catalog: a system prompt for all, a context for each conversation, then turns that
+// repeat everything said before; people or tools take their time in between.
+struct Spread {
+  double mean, deviation, low, high;  // lognormal, clipped
+};
+struct Dialogue {
+  double starts_a_second;
+  uint32_t system_tokens;
+  Spread context;  // tokens
+  double mean_turns;
+  uint32_t most_turns;
+  Spread input;                        // tokens a turn
+  Spread output;                       // tokens a turn
+  double pause_mean, pause_deviation;  // seconds
+};
+
+Workload dialogues(const Dialogue& shape, size_t requests, uint64_t seed) {
   Random random(seed);
-  // A conversation's turns share nothing but their texts with others: ids of 64 for each.
-  constexpr uint64_t kIds = 64;
-  struct Conversation {
-    double starts = 0;
-    uint32_t turns = 1;
+  const auto tokens = [&](const Spread& s) {
+    return static_cast<uint32_t>(std::clamp(draw_lognormal(s.mean, s.deviation, random), s.low, s.high));
   };
-  std::vector<Conversation> conversations;
-  size_t planned = 0;
-  for (double at = 0; planned < requests; planned += conversations.back().turns) {
-    at += draw_exponential(random) / kStartsASecond;
-    const double turns = 1 + std::floor(draw_exponential(random) * (kMeanTurns - 0.5));
-    conversations.push_back({at, static_cast<uint32_t>(std::min<double>(turns, kMostTurns))});
-  }
+  // A conversation's texts: its context, then a turn each.
+  const uint64_t ids = shape.most_turns + 1;
   Workload out;
-  const auto tokens = [&](double mean, double deviation, double low, double high) {
-    return static_cast<uint32_t>(std::clamp(draw_lognormal(mean, deviation, random), low, high));
-  };
-  for (size_t c = 0; c < conversations.size(); ++c) {
-    const uint64_t first_id = 1 + c * kIds;
-    std::vector<PromptPiece> said = {{0, 1000}, {first_id, tokens(4000, 2500, 500, 15000)}};
-    for (uint32_t turn = 0; turn < conversations[c].turns && out.requests.size() < requests; ++turn) {
-      add_request(out, conversations[c].starts,
-                  static_cast<uint32_t>(std::clamp(300 + 150 * draw_normal(random), 1.0, 1000.0)));
+  double at = 0;
+  for (uint32_t number = 0; out.requests.size() < requests; ++number) {
+    at += draw_exponential(random) / shape.starts_a_second;
+    const double drawn = 1 + std::floor(draw_exponential(random) * (shape.mean_turns - 0.5));
+    const auto turns = static_cast<uint32_t>(std::min<double>(drawn, shape.most_turns));
+    const uint64_t first_id = 1 + number * ids;
+    std::vector<PromptPiece> said = {{0, shape.system_tokens}, {first_id, tokens(shape.context)}};
+    for (uint32_t turn = 0; turn < turns && out.requests.size() < requests; ++turn) {
+      add_request(out, at, tokens(shape.output));
       FleetRequest& request = out.requests.back();
-      request.session = static_cast<uint32_t>(c);
+      request.session = number;
       request.answer_seed = (seed << 32U) + first_id + turn;
       if (turn > 0) {
         request.after = static_cast<uint32_t>(out.requests.size() - 2);
-        request.pause = seconds(draw_lognormal(45, 40, random));
+        request.pause = seconds(draw_lognormal(shape.pause_mean, shape.pause_deviation, random));
       }
-      said.push_back({first_id + 1 + turn, tokens(50, 40, 1, 1000)});
+      said.push_back({first_id + 1 + turn, tokens(shape.input)});
       for (const PromptPiece& piece : said) out.add_piece(piece);
       said.push_back({request.answer_seed, request.output_tokens, true});
     }
   }
   return out;
+}
+
+Workload chat(size_t requests, uint64_t seed) {
+  return dialogues({.starts_a_second = 1,
+                    .system_tokens = 1000,
+                    .context = {4000, 2500, 500, 15000},
+                    .mean_turns = 4,
+                    .most_turns = 15,
+                    .input = {50, 40, 1, 1000},
+                    .output = {300, 150, 1, 2000},
+                    .pause_mean = 45,
+                    .pause_deviation = 40},
+                   requests, seed);
+}
+
+// The catalog's 540 turns are cut to forty.
+Workload code_generation(size_t requests, uint64_t seed) {
+  return dialogues({.starts_a_second = 0.02,
+                    .system_tokens = 3000,
+                    .context = {160000, 233600, 10000, 990000},
+                    .mean_turns = 20,
+                    .most_turns = 40,
+                    .input = {1500, 1200, 1, 20000},
+                    .output = {425, 825, 1, 8000},
+                    .pause_mean = 15,
+                    .pause_deviation = 55},
+                   requests, seed);
+}
+
+Workload deep_research(size_t requests, uint64_t seed) {
+  return dialogues({.starts_a_second = 0.1,
+                    .system_tokens = 2000,
+                    .context = {45000, 35000, 1000, 250000},
+                    .mean_turns = 15,
+                    .most_turns = 60,
+                    .input = {3000, 2500, 1, 30000},
+                    .output = {300, 850, 1, 8000},
+                    .pause_mean = 25,
+                    .pause_deviation = 12},
+                   requests, seed);
 }
 
 // Azure's LLM inference trace of 2023, code: very uneven gaps, no known prefixes.
@@ -191,7 +238,7 @@ struct Generator {
   Workload (*generate)(size_t requests, uint64_t seed);
 };
 
-constexpr std::array<Generator, 9> kGenerators{{
+constexpr std::array<Generator, 12> kGenerators{{
     {{"conversation", 12031, "like Mooncake's conversation trace: one hour, 3.4 requests/s, long tail"},
      conversation},
     {{"synthetic", 3993, "like Mooncake's synthetic trace: 17 minutes, 3.9 requests/s, long shared prompts"},
@@ -200,10 +247,16 @@ constexpr std::array<Generator, 9> kGenerators{{
      tool_agent},
     {{"shared-prefix", 3000, "150 system prompts of 6,000 tokens x 5 questions of 1,200, 20 requests/s"},
      precise_ladder},
+    {{"router-10k", 3000, "150 system prompts of 9,500 tokens x 5 questions of 500, 10 requests/s"},
+     router_10k},
     {{"multi-round", 3200, "320 users x 10 rounds on a history of 20,000 tokens, 4 requests/s"}, multi_round},
     {{"chat", 4000,
       "people in conversations of 4 turns on average, thinking 45 s before each, one starts a second"},
      chat},
+    {{"code-generation", 2000, "agents on contexts of 10,000 to 990,000 tokens, 20 turns, tools take 15 s"},
+     code_generation},
+    {{"deep-research", 2000, "agents on contexts of 45,000 tokens, 15 turns, tools take 25 s"},
+     deep_research},
     {{"azure-code", 8819, "Azure's code completion lengths in bursts: gaps vary by 13 times their mean"},
      azure_code},
     {{"one-prefix", 4000, "one system prompt of 2,048 tokens for all, short questions, 40 requests/s"},

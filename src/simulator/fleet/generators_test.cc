@@ -78,6 +78,28 @@ TEST(GeneratorsTest, DrawnToolCallsHaveThePublishedAveragesAndThreeHotPrompts) {
   EXPECT_NEAR(static_cast<double>(openings[2]) / count, 0.15, 0.03);
 }
 
+TEST(GeneratorsTest, ATurnOfAConversationRepeatsWhatWasSaidAndWaitsForTheAnswer) {
+  const auto drawn = generate_workload("chat", 400, 1);
+  ASSERT_TRUE(drawn.ok());
+  size_t turns = 0;
+  for (const FleetRequest& request : drawn->requests) {
+    if (request.after == FleetRequest::kNone) continue;
+    ++turns;
+    const FleetRequest& before = drawn->requests[request.after];
+    ASSERT_EQ(before.session, request.session);
+    ASSERT_GT(request.pause, Duration::zero());
+    // Everything of the prompt before, its answer, and something new.
+    ASSERT_EQ(request.pieces, before.pieces + 2);
+    for (uint32_t i = 0; i < before.pieces; ++i)
+      ASSERT_EQ(drawn->pieces[request.first_piece + i].id, drawn->pieces[before.first_piece + i].id);
+    const PromptPiece& answer = drawn->pieces[request.first_piece + before.pieces];
+    ASSERT_TRUE(answer.answer);
+    ASSERT_EQ(answer.id, before.answer_seed);
+    ASSERT_EQ(answer.tokens, before.output_tokens);
+  }
+  EXPECT_GT(turns, 200U);
+}
+
 TEST(GeneratorsTest, AzureCodeComesInBursts) {
   const auto drawn = generate_workload("azure-code", 8819, 1);
   ASSERT_TRUE(drawn.ok());

@@ -46,6 +46,8 @@ Result<FleetOptions> fleet_of(const SimFleetOptions& o) {
   }
   fleet.scrape_interval = o.scrape_interval;
   fleet.staleness = o.staleness;
+  fleet.stall_every = o.stall_every;
+  fleet.stall_for = o.stall_for;
   fleet.warm_up = o.warm_up;
   fleet.seed = static_cast<uint64_t>(o.seed);
   return fleet;
@@ -104,6 +106,8 @@ void bind(config::Binder& b, SimFleetOptions& o) {
   b.field("no-prefix-caching", o.no_prefix_caching, "", "Switch the engines' prefix reuse off.");
   b.field("scrape-interval", o.scrape_interval, "", "Time between two looks of a gateway at an engine.");
   b.field("staleness", o.staleness, "", "Age from which a signal is stale.");
+  b.field("stall-every", o.stall_every, "", "Every so often no engine's metrics answer; 0: they always do.");
+  b.field("stall-for", o.stall_for, "", "How long they don't.");
   b.field("warm-up", o.warm_up, "", "Requests that arrive before are served and not counted.");
   b.field("seed", o.seed, "", "Equal seeds give equal reports.");
   b.field("json", o.json, "", "Print JSON.");
@@ -129,6 +133,8 @@ void bind(config::Binder& b, SimFleetOptions& o) {
   };
   period("scrape-interval", o.scrape_interval, std::chrono::milliseconds(1));
   period("staleness", o.staleness, std::chrono::milliseconds(1));
+  period("stall-every", o.stall_every, Duration::zero());
+  period("stall-for", o.stall_for, Duration::zero());
   period("warm-up", o.warm_up, Duration::zero());
 }
 

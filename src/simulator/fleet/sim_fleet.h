@@ -35,6 +35,8 @@ struct SimFleetOptions {
   bool no_prefix_caching = false;
   Duration scrape_interval = std::chrono::milliseconds(200);
   Duration staleness = std::chrono::seconds(2);
+  Duration stall_every{};
+  Duration stall_for{};
   Duration warm_up{};
   int64_t seed = 1;
   bool json = false;
