@@ -193,16 +193,19 @@ class Assembler {
       }
       handler = candidate;
     }
-    if (handler == nullptr) return invalid_config("no profile handler configured").wrap(kContext);
+    const auto of_profiles = [&](std::string message) {
+      const auto& profiles = out_.effective.scheduling_profiles;
+      const int line = profiles.size() > 1 ? profiles[1].line : profiles.empty() ? 0 : profiles[0].line;
+      return invalid_config(config::with_line(std::move(message), line)).wrap(kContext);
+    };
+    if (handler == nullptr) return of_profiles("no profile handler configured");
     const size_t wanted = handler->required_profiles();
     if (wanted == 1 && out_.effective.scheduling_profiles.size() > 1) {
-      return invalid_config("SingleProfileHandler cannot support multiple scheduling profiles")
-          .wrap(kContext);
+      return of_profiles("SingleProfileHandler cannot support multiple scheduling profiles");
     }
     if (wanted != 0 && wanted != out_.effective.scheduling_profiles.size()) {
-      return invalid_config(fmt::format("profile handler '{}' needs {} scheduling profiles, not {}",
-                                        handler->name(), wanted, out_.effective.scheduling_profiles.size()))
-          .wrap(kContext);
+      return of_profiles(fmt::format("profile handler '{}' needs {} scheduling profiles, not {}",
+                                     handler->name(), wanted, out_.effective.scheduling_profiles.size()));
     }
     for (const config::SchedulingProfile& config : out_.effective.scheduling_profiles) {
       if (Status s = build_profile(config); !s.ok()) return s.error().wrap(kContext);

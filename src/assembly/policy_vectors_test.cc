@@ -151,6 +151,7 @@ class Bench final : public director::PictureSource {
 
  private:
   bool load();
+  void check_refusal(const std::string& message) const;
   void one_step(const Step& step);
   void set_pool(const std::vector<NamedEndpoint>& endpoints);
   std::shared_ptr<Endpoint> make_endpoint(const NamedEndpoint& input);
@@ -422,9 +423,10 @@ bool Bench::load() {
     made = assemble(document, options);
   }
   if (case_.refused_config) {
-    EXPECT_FALSE(made.ok()) << "the configuration loads";
-    if (!made.ok()) {
-      EXPECT_THAT(made.error().message, HasSubstr(*case_.refused_config));
+    if (made.ok()) {
+      ADD_FAILURE() << "the configuration loads";
+    } else {
+      check_refusal(made.error().message);
     }
     return false;
   }
@@ -448,6 +450,15 @@ bool Bench::load() {
   director_ = std::make_unique<director::Director>(pool_, std::make_unique<Borrowed>(*this), clock_,
                                                    director::Director::Options{0, 1});
   return true;
+}
+
+// The error has the text and says where in this very case, once.
+void Bench::check_refusal(const std::string& message) const {
+  EXPECT_THAT(message, HasSubstr(*case_.refused_config));
+  const size_t at = message.find("(line ");
+  ASSERT_NE(at, std::string::npos) << message;
+  EXPECT_GE(std::stoi(message.substr(at + 6)), case_.line) << message;
+  EXPECT_EQ(message.find(") (line ", at), std::string::npos) << message;
 }
 
 std::shared_ptr<Endpoint> Bench::make_endpoint(const NamedEndpoint& input) {

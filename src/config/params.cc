@@ -87,7 +87,11 @@ void Binder::fail(std::string_view name, std::string_view message) {
   if (node == nullptr) node = node_;
   const std::string field =
       path_.empty() || name.empty() ? path_ + std::string(name) : fmt::format("{}.{}", path_, name);
-  errors_.push_back(fmt::format("{}: {}{}", field, message, where(node)));
+  // What comes from an object within says its line itself.
+  const size_t last = message.rfind('(');
+  const bool placed =
+      last != std::string_view::npos && message.ends_with(')') && message.substr(last).starts_with("(line ");
+  errors_.push_back(fmt::format("{}: {}{}", field, message, placed ? std::string() : where(node)));
 }
 
 void Binder::type_error(std::string_view name, const Node& node, std::string_view wanted) {

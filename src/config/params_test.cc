@@ -79,6 +79,23 @@ TEST(Params, NamesPathValueAndLineOfEveryError) {
       "wait, bytes, tags, limit, small, inner");
 }
 
+TEST(Params, AnErrorFromWithinKeepsItsOwnLine) {
+  const auto node = parse_document("inner:\n  k: 1\nlast: 2\n", "t");
+  ASSERT_TRUE(node.ok());
+  Binder b(&*node, "p", Binder::Case::kSensitive);
+  const Node* inner = nullptr;
+  int last = 0;
+  b.node("inner", inner, "");
+  b.field("last", last, "", "");
+  b.fail("inner", "k: too small (line 2)");
+  b.fail("last", "too large (got 2)");
+  b.fail("last", "odd)");
+  const Status status = b.finish();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().message,
+            "p.inner: k: too small (line 2); p.last: too large (got 2) (line 3); p.last: odd) (line 3)");
+}
+
 TEST(Params, CaseMattersOnlyWhereAsked) {
   Sample s;
   Node keep;

@@ -18,6 +18,7 @@ constexpr std::array<std::string_view, 4> kNames{"active-requests", "running-req
 }  // namespace
 
 void UtilizationFilter::bind(config::Binder& b, Params& p) {
+  bool any = false;
   const bool given = nested_list(
       b, "conditions",
       "List of {metric, maxValue}, at least one; metrics active-requests, running-requests, waiting-queue "
@@ -27,6 +28,7 @@ void UtilizationFilter::bind(config::Binder& b, Params& p) {
         std::optional<double> max;
         c.field("metric", metric, "", "");
         c.field("maxValue", max, "", "");
+        any = true;
         const auto* found = std::find(kNames.begin(), kNames.end(), metric);
         if (found == kNames.end()) {
           c.fail("metric",
@@ -49,8 +51,7 @@ void UtilizationFilter::bind(config::Binder& b, Params& p) {
   b.field("fallbackOnEmpty", p.fallback_on_empty, "", "Keep all endpoints where none would be left.");
   b.field("inFlightLoadProducerName", p.load_producer, "",
           "Name of the inflight-load-producer to read; empty: the default one.");
-  if (!b.describing() && (!given || p.conditions.empty()))
-    b.fail("conditions", "at least one condition must be specified");
+  if (!b.describing() && (!given || !any)) b.fail("conditions", "at least one condition must be specified");
 }
 
 UtilizationFilter::UtilizationFilter(Params params)
