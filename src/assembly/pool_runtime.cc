@@ -177,6 +177,12 @@ Status PoolRuntime::publish(Assembly assembly) {
   telemetry::log_info(
       "Instantiated all plugins and applied system defaults. Effective raw configuration",
       {{"pool", spec_.settings.name}, {"policy_epoch", policy->epoch}, {"config", policy->effective_config}});
+  if (const auto* parser = policy->parsers->needs_http2();
+      parser != nullptr && spec_.app_protocol == "http") {
+    telemetry::log_warn(
+        "the InferencePool says appProtocol http, and a parser's requests are gRPC: not healthy",
+        {{"pool", spec_.settings.name}, {"parser", parser->name()}});
+  }
   epoch_ = policy->epoch;
   const std::lock_guard lock(epochs_mutex_);
   std::erase_if(epochs_, [](const auto& weak) { return weak.expired(); });
@@ -366,6 +372,10 @@ void PoolRuntime::set_rules(std::shared_ptr<const director::PoolRules> rules) {
         {{"pool", spec_.settings.name}});
   }
   pool_.rules.publish(std::move(rules));
+}
+
+bool PoolRuntime::protocol_ok() const {
+  return spec_.app_protocol != "http" || policy()->parsers->needs_http2() == nullptr;
 }
 
 bool PoolRuntime::ready() const {

@@ -42,6 +42,7 @@ struct PoolSpec {
   config::PoolSettings settings;
   config::LabelMap selector;           // empty: every endpoint
   std::vector<uint16_t> target_ports;  // for endpoints that name no port
+  std::string app_protocol;            // of the manifest; empty: not said
 };
 
 // The rules of one pool out of all manifests. Objects that name another pool are left out.
@@ -84,6 +85,9 @@ class PoolRuntime final : private discovery::EndpointListener {
 
   // Every source told what it knows and every endpoint was scraped once, well or not.
   bool ready() const;
+  // False where the manifest says appProtocol http and a parser's requests are gRPC; from the thread of
+  // reload().
+  bool protocol_ok() const;
 
  private:
   PoolRuntime(const SharedKnowledge& shared, PoolSpec spec, int64_t decisions);

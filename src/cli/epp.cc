@@ -165,7 +165,7 @@ std::string address(const EppFlags& flags, int64_t port) {
 }
 
 // What Penstock's settings document says for this command: its only pool and listener, limits, telemetry.
-Status take_settings(const std::string& path, EppPlan& plan, Duration& drain_timeout) {
+Status take_settings(const std::string& path, EppPlan& plan) {
   extproc::EppOptions& options = plan.options;
   auto settings = config::load_settings(path);
   if (!settings.ok()) return std::move(settings).error();
@@ -196,7 +196,7 @@ Status take_settings(const std::string& path, EppPlan& plan, Duration& drain_tim
   options.telemetry = settings->telemetry;
   options.loops = settings->loops;
   options.manifests = settings->manifests;
-  drain_timeout = settings->drain_timeout;
+  plan.drain_timeout = settings->drain_timeout;
   return {};
 }
 
@@ -224,11 +224,8 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   options.pool.metrics.interval = *interval;
   options.pool.metrics.staleness = *staleness;
   if (!flags.settings_file.empty()) {
-    Duration settings_drain{0};
-    if (Status status = take_settings(flags.settings_file, plan, settings_drain); !status.ok()) {
-      return status.error();
-    }
-    if (!given("--drain-timeout")) plan.drain_timeout = settings_drain;
+    if (Status status = take_settings(flags.settings_file, plan); !status.ok()) return status.error();
+    if (given("--drain-timeout")) plan.drain_timeout = *drain;
     if (given("--refresh-metrics-interval")) options.pool.metrics.interval = *interval;
     if (given("--metrics-staleness-threshold")) options.pool.metrics.staleness = *staleness;
   }
@@ -377,6 +374,7 @@ int epp(const EppFlags& flags, const CLI::App& command) {
     auto again = plan_of(flags, command);
     if (again.ok()) {
       for (const std::string& warning : again->warnings) telemetry::log_warn(warning);
+      plan->drain_timeout = again->drain_timeout;
       // What failed is in the log, part by part.
       static_cast<void>(runtime.reload(std::move(again->options)));
     } else {

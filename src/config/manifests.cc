@@ -167,7 +167,7 @@ InferencePool decode_pool_v1(const Document& doc, Errors& errors) {
     errors.add(path + ".targetPorts",
                fmt::format("1 to 8 ports are required, got {}", pool.target_ports.size()), doc.node.line);
   }
-  if (pool.app_protocol != "http" && pool.app_protocol != "kubernetes.io/h2c") {
+  if (!pool.app_protocol.empty() && pool.app_protocol != "http" && pool.app_protocol != kH2c) {
     errors.add(path + ".appProtocol",
                fmt::format("\"{}\" is neither http nor kubernetes.io/h2c", pool.app_protocol), doc.node.line);
   }

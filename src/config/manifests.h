@@ -40,12 +40,14 @@ struct EndpointPickerRef {
   bool fail_open = false;  // failureMode FailOpen; default FailClose
 };
 
+inline constexpr std::string_view kH2c = "kubernetes.io/h2c";
+
 // inference.networking.k8s.io/v1 InferencePool; inference.networking.x-k8s.io/v1alpha2 is converted.
 struct InferencePool {
   ObjectMeta meta;
   LabelMap selector;                   // matchLabels, all must match
   std::vector<uint16_t> target_ports;  // one endpoint each where an endpoint names no port
-  std::string app_protocol = "http";   // or "kubernetes.io/h2c"
+  std::string app_protocol;            // "http", "kubernetes.io/h2c"; empty: not said, which is http
   std::optional<EndpointPickerRef> endpoint_picker;
 
   bool selects(const LabelMap& labels) const;

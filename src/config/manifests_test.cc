@@ -40,7 +40,7 @@ TEST(Manifests, ReadAnInferencePool) {
   const InferencePool& pool = objects->pools.at(0);
   EXPECT_EQ(pool.meta.full_name(), "ai/llama");
   EXPECT_EQ(pool.target_ports, (std::vector<uint16_t>{8000, 8001}));
-  EXPECT_EQ(pool.app_protocol, "http");
+  EXPECT_EQ(pool.app_protocol, "");
   EXPECT_EQ(pool.endpoint_picker->port, 9002);
   EXPECT_FALSE(pool.endpoint_picker->fail_open);
   EXPECT_TRUE(pool.selects({{"app", "vllm"}, {"tier", "a"}, {"more", "x"}}));

@@ -1,6 +1,5 @@
 #include "extproc/epp_runtime.h"
 
-#include <fmt/format.h>
 #include <malloc.h>
 #include <sys/stat.h>
 
@@ -9,7 +8,6 @@
 
 #include "assembly/http2_metrics.h"
 #include "assembly/pool_pages.h"
-#include "assembly/tracing_setup.h"
 #include "base/strings.h"
 #include "io/run_on.h"
 #include "telemetry/log.h"
@@ -17,9 +15,6 @@
 namespace penstock::extproc {
 
 namespace {
-
-// For the spans of the last requests, when the process ends.
-constexpr Duration kTraceFlush = std::chrono::seconds(3);
 
 io::HttpServerOptions server_options(const EppOptions& options) {
   io::HttpServerOptions server;
@@ -53,81 +48,60 @@ void warn_of_unseen_answers(const EppOptions& options, const director::Policy& p
 
 }  // namespace
 
-Result<assembly::PoolSpec> EppRuntime::pool_spec(const EppOptions& options,
-                                                 const config::Manifests& manifests) {
-  assembly::PoolSpec spec{options.pool, {}, {}};
+assembly::PoolSpec EppRuntime::pool_spec(const EppOptions& options, const config::Manifests& manifests) {
+  assembly::PoolSpec spec;
+  spec.settings = options.pool;
   for (const config::InferencePool& pool : manifests.pools) {
     if (pool.meta.name != options.pool.name || pool.meta.ns != options.pool.ns) continue;
     spec.selector = pool.selector;
     spec.target_ports = pool.target_ports;
+    spec.app_protocol = pool.app_protocol;
   }
   return spec;
 }
 
-Status EppRuntime::load_manifests(const std::string& path, config::Manifests& out) const {
-  if (path.empty()) return {};
-  auto loaded = config::load_manifests(path);
-  if (!loaded.ok()) return std::move(loaded).error();
-  out = std::move(*loaded);
-  for (const std::string& warning : out.warnings) telemetry::log_warn(warning);
+Status EppRuntime::make_pool(const EppOptions& options) {
+  auto manifests = assembly::read_manifests(options.manifests);
+  if (!manifests.ok()) return std::move(manifests).error();
+  base_->manifests = std::move(*manifests);
+  auto pool = base_->add_pool(pool_spec(options, base_->manifests));
+  if (!pool.ok()) return std::move(pool).error();
+  const director::Policy& policy = *(*pool)->policy();
+  if (policy.discovery == nullptr && !options.pool.discovery.given()) {
+    return invalid_config(
+        "the picker has no way to find its endpoints: name dataLayer.discovery in the configuration, "
+        "pools[].discovery in --settings, or use --endpoints-file or --model-server (this build has no "
+        "Kubernetes client, so --pool-name and --endpoint-selector find none)");
+  }
+  warn_of_unseen_answers(options, policy);
   return {};
 }
 
-// The reference's defaults: its service name, and the console where nothing names an exporter.
-Status EppRuntime::start_tracing(const EppOptions& options) {
-  if (!options.tracing) return {};
-  telemetry::TracingOptions defaults;
-  defaults.exporter = telemetry::TracingOptions::Exporter::kConsole;
-  defaults.service_name = "llm-d-epp";
-  auto tracer = assembly::start_tracing(options.telemetry.tracing, std::move(defaults), clock_, metrics_);
-  if (!tracer.ok()) return std::move(tracer).error();
-  tracer_ = *std::move(tracer);
+Status EppRuntime::make_door(EppOptions& options) {
+  if (options.tracing) {
+    // The reference's defaults: its service name, and the console where nothing names an exporter.
+    telemetry::TracingOptions defaults;
+    defaults.exporter = telemetry::TracingOptions::Exporter::kConsole;
+    defaults.service_name = "llm-d-epp";
+    Status started = base_->start_tracing(options.telemetry.tracing, std::move(defaults));
+    if (!started.ok()) return started;
+  }
+  options.door.tracer = base_->tracer.get();
+  DoorPool door_pool;
+  door_pool.pool = &pool().pool();
+  door_pool.members = &pool().members();
+  door_pool.signals = base_->signals.get();
+  door_pool.freshness_budget = pool().freshness_budget();
+  door_ = std::make_unique<Door>(*base_->loops, base_->metrics, base_->clock, base_->access_log.get(),
+                                 options.door, door_pool);
   return {};
 }
 
 Result<std::unique_ptr<EppRuntime>> EppRuntime::create(EppOptions options) {
   std::unique_ptr<EppRuntime> runtime(new EppRuntime());
-  if (Status status = runtime->load_manifests(options.manifests, runtime->manifests_); !status.ok()) {
-    return status.error();
-  }
-  runtime->loops_ = std::make_unique<io::LoopGroup>(static_cast<size_t>(options.loops));
-  runtime->slots_ = std::make_unique<discovery::SlotAllocator>();
-  runtime->signals_ = std::make_unique<signals::SignalTable>();
-  runtime->pool_metrics_ =
-      std::make_unique<signals::PoolMetrics>(runtime->metrics_, *runtime->signals_, runtime->clock_);
-  runtime->request_metrics_ = std::make_unique<director::RequestMetrics>(runtime->metrics_);
-  if (options.telemetry.access_log) {
-    runtime->access_log_ =
-        std::make_unique<director::AccessLog>(director::AccessLog::Options{.loops = runtime->loops_->size()});
-  }
-  const assembly::SharedKnowledge shared{
-      *runtime->loops_,   runtime->metrics_,       runtime->clock_,           *runtime->slots_,
-      *runtime->signals_, *runtime->pool_metrics_, *runtime->request_metrics_};
-  auto spec = pool_spec(options, runtime->manifests_);
-  if (!spec.ok()) return std::move(spec).error();
-  auto pool = assembly::PoolRuntime::create(shared, std::move(*spec), options.telemetry.decisions);
-  if (!pool.ok()) return std::move(pool).error();
-  const config::DiscoverySettings& discovery = options.pool.discovery;
-  if ((*pool)->policy()->discovery == nullptr && !discovery.given()) {
-    return invalid_config(
-        "the picker has no way to find its endpoints: name dataLayer.discovery in the configuration, "
-        "pools[].discovery in --settings, or use --endpoints-file or --model-server (this build has no "
-        "Kubernetes client, so --pool-name and "
-        "--endpoint-selector find none)");
-  }
-  (*pool)->set_rules(assembly::pool_rules(runtime->manifests_, (*pool)->pool().ns, (*pool)->pool().name));
-  runtime->pools_.push_back(std::move(*pool));
-  warn_of_unseen_answers(options, *runtime->pool().policy());
-
-  DoorPool door_pool;
-  door_pool.pool = &runtime->pool().pool();
-  door_pool.members = &runtime->pool().members();
-  door_pool.signals = runtime->signals_.get();
-  door_pool.freshness_budget = runtime->pool().freshness_budget();
-  if (Status status = runtime->start_tracing(options); !status.ok()) return status.error();
-  options.door.tracer = runtime->tracer_.get();
-  runtime->door_ = std::make_unique<Door>(*runtime->loops_, runtime->metrics_, runtime->clock_,
-                                          runtime->access_log_.get(), options.door, door_pool);
+  runtime->base_ = std::make_unique<assembly::Foundation>(options.loops, options.telemetry);
+  if (Status status = runtime->make_pool(options); !status.ok()) return status.error();
+  if (Status status = runtime->make_door(options); !status.ok()) return status.error();
   io::GrpcOptions grpc;
   grpc.max_receive_message_bytes = options.max_receive_message_bytes;
   if (options.max_send_message_bytes != 0) grpc.max_send_message_bytes = options.max_send_message_bytes;
@@ -160,12 +134,10 @@ EppRuntime::~EppRuntime() {
 }
 
 Status EppRuntime::start() {
-  loops_->start();
-  if (Status status = pool().start(); !status.ok()) {
-    return status.error().wrap("pool " + options_.pool.ns + "/" + options_.pool.name);
-  }
+  base_->loops->start();
+  if (Status status = base_->start_pools(); !status.ok()) return status;
   if (Status status = listen(); !status.ok()) return status;
-  http2_collector_ = metrics_.add_collector([this](telemetry::Writer& out) {
+  http2_collector_ = base_->metrics.add_collector([this](telemetry::Writer& out) {
     std::vector<assembly::ListenerStats> listeners{{"ext-proc", server_->stats()}};
     if (health_server_) listeners.push_back({"health", health_server_->stats()});
     assembly::collect_http2(listeners, out);
@@ -188,46 +160,50 @@ Status EppRuntime::listen() {
     telemetry::log_info("gRPC server listening", {{"name", name}, {"address", bound}});
     return {};
   };
-  server_ = std::make_unique<io::HttpServer>(*loops_, server_options(options_), router_);
+  server_ = std::make_unique<io::HttpServer>(*base_->loops, server_options(options_), router_);
   if (Status status = open(server_, options_.grpc_address, tls_, "ext-proc", bound_grpc_); !status.ok()) {
     return status;
   }
   if (options_.health_address.empty()) return {};
-  health_server_ = std::make_unique<io::HttpServer>(loops_->at(0), server_options(options_), health_router_);
+  health_server_ =
+      std::make_unique<io::HttpServer>(base_->loops->at(0), server_options(options_), health_router_);
   return open(health_server_, options_.health_address, nullptr, "health", bound_health_);
 }
 
 void EppRuntime::update_health() {
   HealthInputs inputs;
   inputs.pool_known = listening_;
+  inputs.protocol_ok = pool().protocol_ok();
   inputs.plugins_ready = listening_;
   inputs.draining = draining_;
   health_.set(inputs);
 }
 
 Status EppRuntime::reload(EppOptions options) {
-  Status first;
-  const auto note = [&first](Status status, std::string_view what) {
-    if (status.ok()) return true;
-    telemetry::log_error("reload failed, the former state stays",
-                         {{"what", what}, {"error", status.error().message}});
-    if (first.ok()) first = status.error().wrap(what);
-    return false;
-  };
-  config::Manifests manifests;
-  if (note(load_manifests(options.manifests, manifests), "manifests")) {
-    auto spec = pool_spec(options, manifests);
-    if (note(spec.ok() ? Status() : Status(spec.error()), "pool")) {
-      if (note(pool().reload(std::move(*spec)), "configuration"))
-        warn_of_unseen_answers(options_, *pool().policy());
-      manifests_ = std::move(manifests);
-      pool().set_rules(assembly::pool_rules(manifests_, pool().pool().ns, pool().pool().name));
+  assembly::Reload reload;
+  auto manifests = assembly::read_manifests(options.manifests);
+  if (reload.note(manifests.ok() ? Status() : Status(manifests.error()), "manifests")) {
+    if (reload.note(pool().reload(pool_spec(options, *manifests)), "configuration")) {
+      warn_of_unseen_answers(options_, *pool().policy());
     }
+    base_->manifests = std::move(*manifests);
+    base_->set_rules(pool());
+    update_health();
   }
-  note(pool().refresh_discovery(), "endpoints");
-  if (tls_) note(tls_->reload(), "certificate");
-  telemetry::log_info("reloaded", {{"complete", first.ok()}});
-  return first;
+  reload.note(pool().refresh_discovery(), "endpoints");
+  if (tls_) reload.note(tls_->reload(), "certificate");
+  const DoorOptions& door = options.door;
+  reload.warn_of_restart("loops", options.loops == options_.loops);
+  reload.warn_of_restart("telemetry", options.telemetry == options_.telemetry &&
+                                          door.trust_request_id == options_.door.trust_request_id);
+  reload.warn_of_restart("limits",
+                         options.limits == options_.limits &&
+                             options.max_receive_message_bytes == options_.max_receive_message_bytes &&
+                             door.buffered_bytes == options_.door.buffered_bytes &&
+                             door.streams == options_.door.streams);
+  reload.warn_of_restart("timeouts", door.body_timeout == options_.door.body_timeout &&
+                                         door.body_total_timeout == options_.door.body_total_timeout);
+  return reload.end();
 }
 
 void EppRuntime::begin_drain() {
@@ -286,23 +262,20 @@ void EppRuntime::close_door() {
 }
 
 void EppRuntime::stop() {
-  if (!loops_) return;
+  if (!base_ || !base_->loops) return;
+  if (!door_) return base_->release();
   close_door();
   if (server_) {
     door_->begin_stop();
     server_->stop(Duration::zero());
   }
   if (health_server_) health_server_->stop(Duration::zero());
-  for (const auto& pool : pools_) pool->stop();
-  loops_->stop();
-  if (http2_collector_ != 0) metrics_.remove_collector(std::exchange(http2_collector_, 0));
+  base_->stop_pools();
+  if (http2_collector_ != 0) base_->metrics.remove_collector(std::exchange(http2_collector_, 0));
   server_.reset();
   health_server_.reset();
   door_.reset();
-  pools_.clear();
-  access_log_.reset();
-  if (tracer_) tracer_->shutdown(kTraceFlush);
-  loops_.reset();
+  base_->release();
 }
 
 bool EppRuntime::ready() const {
@@ -310,28 +283,15 @@ bool EppRuntime::ready() const {
 }
 
 std::string EppRuntime::readiness_json() const {
-  return fmt::format("{{\"ready\":{},\"listening\":{},\"draining\":{},\"pools\":[{}]}}\n", ready(),
-                     listening_.load(), draining_.load(), assembly::readiness_list_json(pools_));
-}
-
-std::string EppRuntime::decisions_json(size_t limit) const {
-  return assembly::decisions_json(pools_, limit);
-}
-
-std::optional<std::string> EppRuntime::decision_json(std::string_view request_id) const {
-  return assembly::decision_json(pools_, request_id);
+  return base_->readiness_json(ready(), listening_, draining_);
 }
 
 std::string EppRuntime::plugin_states_json() const {
-  return assembly::picker_plugin_states_json(*pools_.front());
-}
-
-std::string EppRuntime::configuration_text() const {
-  return assembly::configuration_text(pools_);
+  return assembly::picker_plugin_states_json(pool());
 }
 
 Result<std::string> EppRuntime::explain(Door::ExplainRequest request) const {
-  return io::run_on(loops_->at(0),
+  return io::run_on(base_->loops->at(0),
                     [door = door_.get(), request = std::move(request)] { return door->explain(request); });
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "assembly/pool_runtime.h"
+#include "assembly/foundation.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "config/manifests.h"
@@ -15,8 +15,6 @@
 #include "extproc/health.h"
 #include "io/http_server.h"
 #include "io/loop.h"
-#include "telemetry/metrics.h"
-#include "telemetry/tracer.h"
 
 namespace penstock::extproc {
 
@@ -75,12 +73,14 @@ class EppRuntime {
   // --- for the admin pages; any thread ---
   bool ready() const;
   std::string readiness_json() const;
-  std::string decisions_json(size_t limit) const;
-  std::optional<std::string> decision_json(std::string_view request_id) const;
+  std::string decisions_json(size_t limit) const { return base_->decisions_json(limit); }
+  std::optional<std::string> decision_json(std::string_view request_id) const {
+    return base_->decision_json(request_id);
+  }
   std::string plugin_states_json() const;
-  std::string configuration_text() const;
+  std::string configuration_text() const { return base_->configuration_text(); }
   Result<std::string> explain(Door::ExplainRequest request) const;
-  telemetry::MetricRegistry& metrics() { return metrics_; }
+  telemetry::MetricRegistry& metrics() { return base_->metrics; }
   // After start(): what was bound.
   std::string grpc_address() const { return bound_grpc_; }
   std::string health_address() const { return bound_health_; }
@@ -88,26 +88,16 @@ class EppRuntime {
 
  private:
   EppRuntime() = default;
-  Status load_manifests(const std::string& path, config::Manifests& out) const;
-  static Result<assembly::PoolSpec> pool_spec(const EppOptions& options, const config::Manifests& manifests);
-  Status start_tracing(const EppOptions& options);
+  static assembly::PoolSpec pool_spec(const EppOptions& options, const config::Manifests& manifests);
+  Status make_pool(const EppOptions& options);
+  Status make_door(EppOptions& options);
   Status listen();
   void update_health();
   int64_t certificate_stamp() const;
-  assembly::PoolRuntime& pool() const { return *pools_[0]; }
+  assembly::PoolRuntime& pool() const { return *base_->pools[0]; }
 
   EppOptions options_;
-  config::Manifests manifests_;
-  SystemClock clock_;
-  telemetry::MetricRegistry metrics_;
-  std::unique_ptr<io::LoopGroup> loops_;
-  std::unique_ptr<discovery::SlotAllocator> slots_;
-  std::unique_ptr<signals::SignalTable> signals_;
-  std::unique_ptr<signals::PoolMetrics> pool_metrics_;
-  std::unique_ptr<director::RequestMetrics> request_metrics_;
-  std::unique_ptr<director::AccessLog> access_log_;
-  std::unique_ptr<telemetry::Tracer> tracer_;                  // nullptr: tracing is off
-  std::vector<std::unique_ptr<assembly::PoolRuntime>> pools_;  // one
+  std::unique_ptr<assembly::Foundation> base_;  // with one pool
   std::unique_ptr<Door> door_;
   std::shared_ptr<io::GrpcRouter> router_;
   std::shared_ptr<io::GrpcRouter> health_router_;

@@ -491,6 +491,46 @@ TEST_F(EppRuntimeTest, ANameInDnsAloneFindsEndpoints) {
       eventually([&] { return runtime->readiness_json().find("\"endpoints\":0") == std::string::npos; }));
 }
 
+TEST_F(EppRuntimeTest, APoolThatSaysHttpIsNotHealthyWithAParserOfGrpc) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "penstock-epp-protocol-test";
+  std::filesystem::create_directories(folder);
+  const auto write = [&](const std::string& protocol) {
+    std::ofstream(folder / "pool.yaml")
+        << "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: pool, "
+           "namespace: "
+           "default}\nspec:\n  selector: {matchLabels: {app: engine}}\n  targetPorts: [{number: 8000}]\n"
+        << protocol;
+  };
+  write("");
+  options.manifests = folder.string();
+  options.pool.config_file = (folder / "epp.cfg").string();
+  std::ofstream(options.pool.config_file)
+      << "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: vllmgrpc-parser}]\n"
+         "requestHandler: {parsers: [{pluginRef: vllmgrpc-parser}]}\n";
+  start();
+  const auto check = [&](int expected) {
+    const io::HttpDestination health = at(runtime->health_address());
+    for (const std::string service : {"liveness", "readiness", ""}) {
+      with_client([&](io::HttpClient& client) { return check_health(client, health, service, expected); });
+    }
+  };
+  check(1);
+  write("  appProtocol: http\n");
+  ASSERT_TRUE(runtime->reload(options).ok());
+  check(2);
+  write("  appProtocol: kubernetes.io/h2c\n");
+  ASSERT_TRUE(runtime->reload(options).ok());
+  check(1);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(EppRuntimeTest, TheBuildIsNamedInItsMetrics) {
+  start();
+  const std::string page = runtime->metrics().render();
+  EXPECT_NE(page.find("\nllm_d_epp_info{commit=\"\",build_ref=\""), std::string::npos);
+  EXPECT_NE(page.find("\ninference_extension_info{"), std::string::npos);
+}
+
 TEST_F(EppRuntimeTest, AReloadTakesRewritesAndExplainUsesThem) {
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / "penstock-epp-reload-test";
   std::filesystem::create_directories(folder);

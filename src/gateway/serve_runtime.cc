@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "assembly/pool_pages.h"
-#include "assembly/tracing_setup.h"
 #include "base/strings.h"
 #include "config/api_keys.h"
 #include "io/run_on.h"
@@ -15,9 +13,6 @@
 namespace penstock::gateway {
 
 namespace {
-
-// For the spans of the last requests, when the process ends.
-constexpr Duration kTraceFlush = std::chrono::seconds(3);
 
 std::string full_name(const config::PoolSettings& settings) {
   return settings.ns + "/" + settings.name;
@@ -39,51 +34,21 @@ Result<std::vector<io::HttpDestination>> service_targets(const config::ServiceSe
   return targets;
 }
 
-// For a setting that a reload does not take.
-void warn_of_restart(std::string_view what, bool same) {
-  if (same) return;
-  telemetry::log_warn("a setting has changed that a reload does not take; restart for it", {{"what", what}});
-}
-
-// What the process is made of, for dashboards: a gauge that is always 1.
-void add_info(telemetry::MetricRegistry& metrics) {
-  metrics
-      .gauge({.name = "llm_d_epp_info",
-              .help = "[ALPHA] General information of the current build.",
-              .labels = {"commit", "build_ref"},
-              .twins = {{.name = "inference_extension_info", .labels = {{"commit", ""}, {"build_ref", ""}}}}})
-      .with({"", PENSTOCK_VERSION})
-      .set(1);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<ServeRuntime>> ServeRuntime::create(ServeOptions options) {
   std::unique_ptr<ServeRuntime> runtime(new ServeRuntime());
   const config::Settings& settings = options.settings;
   for (const std::string& warning : settings.warnings) telemetry::log_warn(warning);
-  if (!settings.manifests.empty()) {
-    auto manifests = config::load_manifests(settings.manifests);
-    if (!manifests.ok()) return std::move(manifests).error();
-    runtime->manifests_ = std::move(*manifests);
-    for (const std::string& warning : runtime->manifests_.warnings) telemetry::log_warn(warning);
+  auto manifests = assembly::read_manifests(settings.manifests);
+  if (!manifests.ok()) return std::move(manifests).error();
+  runtime->base_ = std::make_unique<assembly::Foundation>(settings.loops, settings.telemetry);
+  runtime->base_->manifests = std::move(*manifests);
+  if (Status status = runtime->base_->start_tracing(settings.telemetry.tracing, {}); !status.ok()) {
+    return status.error();
   }
-  runtime->loops_ = std::make_unique<io::LoopGroup>(static_cast<size_t>(settings.loops));
-  runtime->slots_ = std::make_unique<discovery::SlotAllocator>();
-  runtime->signals_ = std::make_unique<signals::SignalTable>();
-  runtime->pool_metrics_ =
-      std::make_unique<signals::PoolMetrics>(runtime->metrics_, *runtime->signals_, runtime->clock_);
-  runtime->request_metrics_ = std::make_unique<director::RequestMetrics>(runtime->metrics_);
-  if (settings.telemetry.access_log) {
-    runtime->access_log_ =
-        std::make_unique<director::AccessLog>(director::AccessLog::Options{.loops = runtime->loops_->size()});
-  }
-  auto tracer = assembly::start_tracing(settings.telemetry.tracing, {}, runtime->clock_, runtime->metrics_);
-  if (!tracer.ok()) return std::move(tracer).error();
-  runtime->tracer_ = *std::move(tracer);
-  add_info(runtime->metrics_);
   if (Status status = runtime->make_pools(options); !status.ok()) return status.error();
-  if (runtime->pools_.empty() && runtime->manifests_.routes.empty()) {
+  if (runtime->base_->pools.empty() && runtime->base_->manifests.routes.empty()) {
     telemetry::log_warn("there is no pool and no route: every request is answered 404",
                         {{"manifests", settings.manifests}});
   }
@@ -99,7 +64,9 @@ ServeRuntime::~ServeRuntime() {
 Result<std::vector<assembly::PoolSpec>> ServeRuntime::pool_specs(const ServeOptions& options,
                                                                  const config::Manifests& manifests) const {
   std::vector<assembly::PoolSpec> specs;
-  for (const config::PoolSettings& settings : options.settings.pools) specs.push_back({settings, {}, {}});
+  for (const config::PoolSettings& settings : options.settings.pools) {
+    specs.emplace_back().settings = settings;
+  }
   for (const config::InferencePool& pool : manifests.pools) {
     auto known = std::find_if(specs.begin(), specs.end(), [&](const assembly::PoolSpec& spec) {
       return spec.settings.name == pool.meta.name && spec.settings.ns == pool.meta.ns;
@@ -114,11 +81,8 @@ Result<std::vector<assembly::PoolSpec>> ServeRuntime::pool_specs(const ServeOpti
     }
     known->selector = pool.selector;
     known->target_ports = pool.target_ports;
-    if (pool.app_protocol != "http") {
-      return invalid_config(
-          fmt::format("{}: InferencePool {}: spec.appProtocol '{}' is not spoken to engines; use http",
-                      pool.meta.source, pool.meta.full_name(), pool.app_protocol));
-    }
+    known->app_protocol = pool.app_protocol;
+    if (pool.app_protocol == config::kH2c) known->settings.engine.http2 = true;
   }
   for (const assembly::PoolSpec& spec : specs) {
     if (!spec.settings.discovery.given() && spec.settings.config_file.empty() &&
@@ -133,16 +97,10 @@ Result<std::vector<assembly::PoolSpec>> ServeRuntime::pool_specs(const ServeOpti
 }
 
 Status ServeRuntime::make_pools(const ServeOptions& options) {
-  auto specs = pool_specs(options, manifests_);
+  auto specs = pool_specs(options, base_->manifests);
   if (!specs.ok()) return specs.error();
-  const assembly::SharedKnowledge shared{*loops_,   metrics_,       clock_,           *slots_,
-                                         *signals_, *pool_metrics_, *request_metrics_};
   for (assembly::PoolSpec& spec : *specs) {
-    const std::string name = full_name(spec.settings);
-    auto pool = assembly::PoolRuntime::create(shared, std::move(spec), options.settings.telemetry.decisions);
-    if (!pool.ok()) return pool.error();
-    (*pool)->set_rules(assembly::pool_rules(manifests_, (*pool)->pool().ns, (*pool)->pool().name));
-    pools_.push_back(std::move(*pool));
+    if (auto pool = base_->add_pool(std::move(spec)); !pool.ok()) return std::move(pool).error();
   }
   return {};
 }
@@ -162,23 +120,23 @@ std::shared_ptr<const UpstreamSettings> ServeRuntime::upstream_of(const assembly
 
 std::optional<size_t> ServeRuntime::default_pool() const {
   const std::string& wanted = options_.settings.default_pool;
-  for (size_t i = 0; i < pools_.size(); ++i) {
-    const config::PoolSettings& settings = pools_[i]->settings();
+  for (size_t i = 0; i < base_->pools.size(); ++i) {
+    const config::PoolSettings& settings = base_->pools[i]->settings();
     if (!wanted.empty() && (wanted == settings.name || wanted == full_name(settings))) return i;
   }
   // A single pool serves everything as long as no route says otherwise.
-  if (wanted.empty() && pools_.size() == 1 && manifests_.routes.empty()) return 0;
+  if (wanted.empty() && base_->pools.size() == 1 && base_->manifests.routes.empty()) return 0;
   return std::nullopt;
 }
 
 Status ServeRuntime::make_gateway() {
   const config::Settings& settings = options_.settings;
   std::vector<GatewayPool> pools;
-  for (const auto& pool : pools_) {
+  for (const auto& pool : base_->pools) {
     GatewayPool entry;
     entry.pool = &pool->pool();
     entry.members = &pool->members();
-    entry.signals = signals_.get();
+    entry.signals = base_->signals.get();
     entry.freshness_budget = pool->freshness_budget();
     entry.upstream = upstream_of(*pool);
     entry.client.idle_timeout = pool->settings().engine.idle_timeout;
@@ -195,26 +153,22 @@ Status ServeRuntime::make_gateway() {
   gateway.buffered_bytes = settings.buffered_bytes;
   gateway.streams = settings.streams;
   gateway.trust_request_id = settings.telemetry.trust_request_id;
-  gateway.tracer = tracer_.get();
-  gateway_ = std::make_unique<Gateway>(*loops_, metrics_, clock_, access_log_.get(), gateway,
-                                       std::move(pools), std::move(services));
+  gateway.tracer = base_->tracer.get();
+  gateway_ = std::make_unique<Gateway>(*base_->loops, base_->metrics, base_->clock, base_->access_log.get(),
+                                       gateway, std::move(pools), std::move(services));
   const auto wanted = default_pool();
   if (!settings.default_pool.empty() && !wanted) {
     return invalid_config(fmt::format("routing.defaultPool: there is no pool '{}'", settings.default_pool));
   }
   std::vector<std::string> warnings;
-  Status status = gateway_->set_routes(manifests_, wanted, warnings);
+  Status status = gateway_->set_routes(base_->manifests, wanted, warnings);
   for (const std::string& warning : warnings) telemetry::log_warn(warning);
   return status;
 }
 
 Status ServeRuntime::start() {
-  loops_->start();
-  for (const auto& pool : pools_) {
-    if (Status status = pool->start(); !status.ok()) {
-      return status.error().wrap("pool " + full_name(pool->settings()));
-    }
-  }
+  base_->loops->start();
+  if (Status status = base_->start_pools(); !status.ok()) return status;
   if (Status status = listen_all(); !status.ok()) return status;
   listening_ = true;
   return {};
@@ -223,7 +177,7 @@ Status ServeRuntime::start() {
 // Listeners that only the manifests' Gateways name, one a port.
 std::vector<config::ListenerSettings> ServeRuntime::manifest_listeners() const {
   std::vector<config::ListenerSettings> out;
-  for (const config::Gateway& gateway : manifests_.gateways) {
+  for (const config::Gateway& gateway : base_->manifests.gateways) {
     for (const config::Gateway::Listener& from : gateway.listeners) {
       const std::string address = fmt::format(":{}", from.port);
       if (std::any_of(out.begin(), out.end(), [&](const auto& have) { return have.address == address; }))
@@ -242,7 +196,7 @@ std::vector<config::ListenerSettings> ServeRuntime::manifest_listeners() const {
 // The Gateway port whose routes a listener of ours serves: its own where a Gateway has it, else the only one.
 uint16_t ServeRuntime::gateway_port_for(uint16_t own) const {
   std::vector<uint16_t> ports;
-  for (const config::Gateway& gateway : manifests_.gateways) {
+  for (const config::Gateway& gateway : base_->manifests.gateways) {
     for (const config::Gateway::Listener& listener : gateway.listeners) ports.push_back(listener.port);
   }
   if (ports.empty() || std::find(ports.begin(), ports.end(), own) != ports.end()) return 0;
@@ -290,65 +244,48 @@ Status ServeRuntime::listen_all() {
 }
 
 Status ServeRuntime::reload(ServeOptions options) {
-  Status first;
-  const auto note = [&first](Status status, std::string_view what) {
-    if (status.ok()) return true;
-    telemetry::log_error("reload failed, the former state stays",
-                         {{"what", what}, {"error", status.error().message}});
-    if (first.ok()) first = status.error().wrap(what);
-    return false;
-  };
-
-  config::Manifests manifests;
-  if (!options.settings.manifests.empty()) {
-    auto loaded = config::load_manifests(options.settings.manifests);
-    if (!loaded.ok()) {
-      note(loaded.error(), "manifests");
-      return first;
-    }
-    manifests = std::move(*loaded);
-  }
-  auto specs = pool_specs(options, manifests);
-  if (!specs.ok()) {
-    note(specs.error(), "pools");
-    return first;
-  }
+  assembly::Reload reload;
+  for (const std::string& warning : options.settings.warnings) telemetry::log_warn(warning);
+  auto manifests = assembly::read_manifests(options.settings.manifests);
+  if (!reload.note(manifests.ok() ? Status() : Status(manifests.error()), "manifests")) return reload.end();
+  auto specs = pool_specs(options, *manifests);
+  if (!reload.note(specs.ok() ? Status() : Status(specs.error()), "pools")) return reload.end();
+  base_->manifests = std::move(*manifests);
   for (assembly::PoolSpec& spec : *specs) {
-    const auto running = std::find_if(pools_.begin(), pools_.end(), [&](const auto& pool) {
+    const auto running = std::find_if(base_->pools.begin(), base_->pools.end(), [&](const auto& pool) {
       return pool->settings().name == spec.settings.name && pool->settings().ns == spec.settings.ns;
     });
     const std::string name = full_name(spec.settings);
-    if (running == pools_.end()) {
+    if (running == base_->pools.end()) {
       telemetry::log_warn("a pool that was not there at start is not added by a reload; restart for it",
                           {{"pool", name}});
       continue;
     }
-    if (note((*running)->reload(std::move(spec)), "pool " + name)) {
-      gateway_->set_upstream(static_cast<size_t>(running - pools_.begin()), upstream_of(**running));
+    if (reload.note((*running)->reload(std::move(spec)), "pool " + name)) {
+      gateway_->set_upstream(static_cast<size_t>(running - base_->pools.begin()), upstream_of(**running));
     }
-    (*running)->set_rules(assembly::pool_rules(manifests, (*running)->pool().ns, (*running)->pool().name));
-    note((*running)->refresh_discovery(), "endpoints of pool " + name);
+    base_->set_rules(**running);
+    reload.note((*running)->refresh_discovery(), "endpoints of pool " + name);
   }
-  manifests_ = std::move(manifests);
   options_.settings.default_pool = options.settings.default_pool;
   std::vector<std::string> warnings;
-  note(gateway_->set_routes(manifests_, default_pool(), warnings), "routes");
+  reload.note(gateway_->set_routes(base_->manifests, default_pool(), warnings), "routes");
   for (const std::string& warning : warnings) telemetry::log_warn(warning);
 
   std::vector<config::ListenerSettings> listeners = std::move(options.settings.listeners);
   if (listeners.empty()) listeners = manifest_listeners();
-  reload_listeners(listeners, note);
-  warn_of_restart("drainTimeout", options.settings.drain_timeout == options_.settings.drain_timeout);
-  warn_of_restart("loops", options.settings.loops == options_.settings.loops);
-  warn_of_restart("admin", options.settings.admin_address == options_.settings.admin_address);
-  warn_of_restart("telemetry", options.settings.telemetry == options_.settings.telemetry);
-  warn_of_restart("limits", options.settings.buffered_bytes == options_.settings.buffered_bytes &&
-                                options.settings.streams == options_.settings.streams);
-  telemetry::log_info("reloaded", {{"complete", first.ok()}});
-  return first;
+  reload_listeners(listeners, reload);
+  reload.warn_of_restart("drainTimeout", options.settings.drain_timeout == options_.settings.drain_timeout);
+  reload.warn_of_restart("loops", options.settings.loops == options_.settings.loops);
+  reload.warn_of_restart("admin", options.settings.admin_address == options_.settings.admin_address);
+  reload.warn_of_restart("telemetry", options.settings.telemetry == options_.settings.telemetry);
+  reload.warn_of_restart("limits", options.settings.buffered_bytes == options_.settings.buffered_bytes &&
+                                       options.settings.streams == options_.settings.streams);
+  return reload.end();
 }
 
-void ServeRuntime::reload_listeners(const std::vector<config::ListenerSettings>& wanted, const Note& note) {
+void ServeRuntime::reload_listeners(const std::vector<config::ListenerSettings>& wanted,
+                                    assembly::Reload& reload) {
   for (const config::ListenerSettings& settings : wanted) {
     const auto running = std::find_if(listeners_.begin(), listeners_.end(), [&](const Listening& have) {
       return have.settings.name == settings.name;
@@ -360,13 +297,13 @@ void ServeRuntime::reload_listeners(const std::vector<config::ListenerSettings>&
     }
     config::ListenerSettings& former = running->settings;
     if (settings.tls() != former.tls()) {
-      note(invalid_config("TLS is not switched on or off by a reload; restart for it"),
-           "listener " + settings.name);
+      reload.note(invalid_config("TLS is not switched on or off by a reload; restart for it"),
+                  "listener " + settings.name);
     } else if (running->tls) {
       io::TlsServerOptions tls;
       tls.certificates.push_back({settings.cert_file, settings.key_file});
       if (!former.http2) tls.alpn = {"http/1.1"};
-      if (note(running->tls->reload(std::move(tls)), "certificate of listener " + settings.name)) {
+      if (reload.note(running->tls->reload(std::move(tls)), "certificate of listener " + settings.name)) {
         former.cert_file = settings.cert_file;
         former.key_file = settings.key_file;
       }
@@ -379,7 +316,7 @@ void ServeRuntime::reload_listeners(const std::vector<config::ListenerSettings>&
       former.api_keys_file.clear();
     } else {
       auto keys = config::ApiKeys::load(settings.api_keys_file);
-      if (note(keys.ok() ? Status() : Status(keys.error()), "API keys of listener " + settings.name)) {
+      if (reload.note(keys.ok() ? Status() : Status(keys.error()), "API keys of listener " + settings.name)) {
         gateway_->set_api_keys(settings.name, *keys);
         former.api_keys_file = settings.api_keys_file;
       }
@@ -388,7 +325,7 @@ void ServeRuntime::reload_listeners(const std::vector<config::ListenerSettings>&
     rest.cert_file = former.cert_file;
     rest.key_file = former.key_file;
     rest.api_keys_file = former.api_keys_file;
-    warn_of_restart("listener " + settings.name, rest == former);
+    reload.warn_of_restart("listener " + settings.name, rest == former);
   }
   for (const Listening& listener : listeners_) {
     const bool kept = std::any_of(wanted.begin(), wanted.end(),
@@ -410,47 +347,26 @@ int64_t ServeRuntime::active_requests() const {
 }
 
 void ServeRuntime::stop(Duration drain) {
-  if (!loops_) return;
+  if (!base_ || !base_->loops) return;
   draining_ = true;
   if (gateway_) gateway_->stop(drain);
-  for (const auto& pool : pools_) pool->stop();
-  loops_->stop();
+  base_->stop_pools();
   gateway_.reset();
-  pools_.clear();
-  access_log_.reset();
-  if (tracer_) tracer_->shutdown(kTraceFlush);
-  loops_.reset();
+  base_->release();
 }
 
 bool ServeRuntime::ready() const {
   if (!listening_ || draining_) return false;
-  return std::all_of(pools_.begin(), pools_.end(), [](const auto& pool) { return pool->ready(); });
+  return std::all_of(base_->pools.begin(), base_->pools.end(),
+                     [](const auto& pool) { return pool->ready(); });
 }
 
 std::string ServeRuntime::readiness_json() const {
-  std::string out = fmt::format("{{\"ready\":{},\"listening\":{},\"draining\":{},\"pools\":[", ready(),
-                                listening_.load(), draining_.load());
-  return out + assembly::readiness_list_json(pools_) + "]}\n";
-}
-
-std::string ServeRuntime::decisions_json(size_t limit) const {
-  return assembly::decisions_json(pools_, limit);
-}
-
-std::optional<std::string> ServeRuntime::decision_json(std::string_view request_id) const {
-  return assembly::decision_json(pools_, request_id);
-}
-
-std::string ServeRuntime::plugin_states_json() const {
-  return assembly::plugin_states_json(pools_);
-}
-
-std::string ServeRuntime::configuration_text() const {
-  return assembly::configuration_text(pools_);
+  return base_->readiness_json(ready(), listening_, draining_);
 }
 
 Result<std::string> ServeRuntime::explain(Gateway::ExplainRequest request) const {
-  return io::run_on(loops_->at(0), [gateway = gateway_.get(), request = std::move(request)] {
+  return io::run_on(base_->loops->at(0), [gateway = gateway_.get(), request = std::move(request)] {
     return gateway->explain(request);
   });
 }

@@ -1,21 +1,18 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "assembly/pool_runtime.h"
+#include "assembly/foundation.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "config/manifests.h"
 #include "config/settings.h"
 #include "gateway/gateway.h"
 #include "io/loop.h"
-#include "telemetry/metrics.h"
-#include "telemetry/tracer.h"
 
 namespace penstock::gateway {
 
@@ -54,13 +51,15 @@ class ServeRuntime {
   // --- for the admin pages; any thread ---
   bool ready() const;
   std::string readiness_json() const;
-  std::string decisions_json(size_t limit) const;
-  std::optional<std::string> decision_json(std::string_view request_id) const;
-  std::string plugin_states_json() const;
-  std::string configuration_text() const;
+  std::string decisions_json(size_t limit) const { return base_->decisions_json(limit); }
+  std::optional<std::string> decision_json(std::string_view request_id) const {
+    return base_->decision_json(request_id);
+  }
+  std::string plugin_states_json() const { return base_->plugin_states_json(); }
+  std::string configuration_text() const { return base_->configuration_text(); }
   // On the data plane's first loop; blocks the caller for up to 5 s.
   Result<std::string> explain(Gateway::ExplainRequest request) const;
-  telemetry::MetricRegistry& metrics() { return metrics_; }
+  telemetry::MetricRegistry& metrics() { return base_->metrics; }
 
  private:
   ServeRuntime() = default;
@@ -74,22 +73,10 @@ class ServeRuntime {
   std::vector<config::ListenerSettings> manifest_listeners() const;
   uint16_t gateway_port_for(uint16_t own) const;
   Status listen_all();
-  // Notes the failure of a part of a reload; true when there was none.
-  using Note = std::function<bool(Status status, std::string_view what)>;
-  void reload_listeners(const std::vector<config::ListenerSettings>& wanted, const Note& note);
+  void reload_listeners(const std::vector<config::ListenerSettings>& wanted, assembly::Reload& reload);
 
   ServeOptions options_;
-  config::Manifests manifests_;
-  SystemClock clock_;
-  telemetry::MetricRegistry metrics_;
-  std::unique_ptr<io::LoopGroup> loops_;
-  std::unique_ptr<discovery::SlotAllocator> slots_;
-  std::unique_ptr<signals::SignalTable> signals_;
-  std::unique_ptr<signals::PoolMetrics> pool_metrics_;
-  std::unique_ptr<director::RequestMetrics> request_metrics_;
-  std::unique_ptr<director::AccessLog> access_log_;
-  std::unique_ptr<telemetry::Tracer> tracer_;  // nullptr: tracing is off
-  std::vector<std::unique_ptr<assembly::PoolRuntime>> pools_;
+  std::unique_ptr<assembly::Foundation> base_;
   std::unique_ptr<Gateway> gateway_;
   struct Listening {
     config::ListenerSettings settings;  // with the files that are in force

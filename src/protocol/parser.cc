@@ -66,6 +66,7 @@ ParserTable::ParserTable(std::span<const RequestParser* const> parsers) {
       });
       claims_.insert(shorter, {suffix, parser});
     }
+    if (parser->needs_http2() && needs_http2_ == nullptr) needs_http2_ = parser;
   }
 }
 

@@ -71,6 +71,8 @@ class RequestParser : public virtual Plugin {
   // begins with a dot matches within a segment: ".PredictionService/RawPredict".
   virtual std::span<const std::string_view> path_suffixes() const = 0;
   virtual bool can_rewrite_model() const = 0;
+  // Its requests are gRPC: the engines of a pool that it serves speak HTTP/2.
+  virtual bool needs_http2() const { return false; }
   // Walks the body once, to its end. Errors are kBadRequest with the reference's text; trailing data and
   // broken arrays are errors. `path` has no query.
   virtual Result<ParsedBody> parse(std::string_view path, std::span<const HeaderField> headers,
@@ -100,6 +102,8 @@ class ParserTable {
   const RequestParser* find(std::string_view path) const;
   // True when a parser other than the fallback claims this path.
   bool claims(std::string_view path) const;
+  // One that does, nullptr: none.
+  const RequestParser* needs_http2() const { return needs_http2_; }
 
  private:
   struct Claim {
@@ -108,6 +112,7 @@ class ParserTable {
   };
   std::vector<Claim> claims_;  // longest suffix first
   const RequestParser* fallback_ = nullptr;
+  const RequestParser* needs_http2_ = nullptr;
 };
 
 // The parsers as registry lines.

@@ -21,6 +21,7 @@ class VllmGrpcParser final : public RequestParser {
 
   std::span<const std::string_view> path_suffixes() const override;
   bool can_rewrite_model() const override { return false; }
+  bool needs_http2() const override { return true; }
   Result<ParsedBody> parse(std::string_view path, std::span<const HeaderField> headers,
                            const PaddedBody& body, Arena& arena) const override;
 };

@@ -1,7 +1,9 @@
 """HTTP/2 on both sides of the gateway: clients with prior knowledge and by ALPN, engines where the pool says so."""
 import asyncio
 import json
+import socket
 import subprocess
+import threading
 
 import httpx
 import pytest
@@ -126,3 +128,36 @@ def test_an_engine_that_comes_back_is_reached_again(tmp_path):
     finally:
         gateway.program.stop()
         engines.program.stop()
+
+
+def test_a_pool_whose_manifest_says_h2c_is_spoken_to_over_http2(start, tmp_path):
+    """The engine notes how each connection begins, and closes it."""
+    begins = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                begins.append(connection.recv(16))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    endpoints, manifest = tmp_path / "endpoints.yaml", tmp_path / "pool.yaml"
+    endpoints.write_text(json.dumps({"endpoints": [{"name": "engine", "address": "127.0.0.1",
+                                                    "port": str(listener.getsockname()[1]), "labels": {"app": "engine"}}]}))
+    manifest.write_text(json.dumps({
+        "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": {"name": "pool"},
+        "spec": {"selector": {"matchLabels": {"app": "engine"}}, "targetPorts": [{"number": 8000}],
+                 "appProtocol": "kubernetes.io/h2c"}}))
+    try:
+        gateway = start.gateway("--manifests", manifest, "--endpoints-file", endpoints)
+        assert gateway.post("/v1/completions", completion()).status_code in (502, 503)
+        assert any(begin.startswith(b"PRI * HTTP/2.0") for begin in begins), begins
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()

@@ -5,6 +5,7 @@ Every stream gets a defined end, and the picker's counters are back at zero afte
 import gzip
 import json
 import random
+import signal
 import struct
 import subprocess
 import time
@@ -726,6 +727,22 @@ def test_health_knows_check_list_and_watch(start, engines):
         picker.program.signal(15)
         assert watch.receive() == m.number(1, 2)
     assert picker.program.process.wait(10) == 0
+
+
+def test_flags_without_effect_and_what_a_reload_does_not_take_are_named(start, engines, tmp_path):
+    settings = tmp_path / "settings.yaml"
+
+    def write(streams):
+        settings.write_text(f"listeners: [{{name: limits, address: '127.0.0.1:0', limits: {{streams: {streams}}}}}]")
+
+    write(100)
+    picker = start.picker(engines.ports, "--settings", settings, "--pool-group", "example.com")
+    assert [line for line in picker.program.log_lines() if line.get("flag") == "--pool-group"]
+    write(200)
+    picker.program.signal(signal.SIGHUP)
+    eventually(lambda: picker.program.log_lines("reloaded"), what="a reload")
+    assert "limits" in [line.get("what") for line in picker.program.log_lines()]
+    works(picker)
 
 
 def test_tls_and_plain_text_mixed_up_is_named_in_the_log_and_harms_nobody(start, engines):

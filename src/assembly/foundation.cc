@@ -1,0 +1,133 @@
+#include "assembly/foundation.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "assembly/pool_pages.h"
+#include "assembly/tracing_setup.h"
+#include "telemetry/log.h"
+
+namespace penstock::assembly {
+
+namespace {
+
+// For the spans of the last requests, when the process ends.
+constexpr Duration kTraceFlush = std::chrono::seconds(3);
+
+// What the process is made of, for dashboards: a gauge that is always 1.
+void add_info(telemetry::MetricRegistry& metrics) {
+  metrics
+      .gauge({.name = "llm_d_epp_info",
+              .help = "[ALPHA] General information of the current build.",
+              .labels = {"commit", "build_ref"},
+              .twins = {{.name = "inference_extension_info", .labels = {{"commit", ""}, {"build_ref", ""}}}}})
+      .with({"", PENSTOCK_VERSION})
+      .set(1);
+}
+
+}  // namespace
+
+Result<config::Manifests> read_manifests(const std::string& path) {
+  if (path.empty()) return config::Manifests();
+  auto loaded = config::load_manifests(path);
+  if (!loaded.ok()) return loaded;
+  for (const std::string& warning : loaded->warnings) telemetry::log_warn(warning);
+  return loaded;
+}
+
+Foundation::Foundation(int64_t loop_count, const config::TelemetrySettings& telemetry)
+    : loops(std::make_unique<io::LoopGroup>(static_cast<size_t>(loop_count))),
+      slots(std::make_unique<discovery::SlotAllocator>()),
+      signals(std::make_unique<signals::SignalTable>()),
+      pool_metrics(std::make_unique<signals::PoolMetrics>(metrics, *signals, clock)),
+      request_metrics(std::make_unique<director::RequestMetrics>(metrics)),
+      decisions_(telemetry.decisions) {
+  if (telemetry.access_log) {
+    access_log = std::make_unique<director::AccessLog>(director::AccessLog::Options{.loops = loops->size()});
+  }
+  add_info(metrics);
+}
+
+Status Foundation::start_tracing(const config::TracingSettings& settings,
+                                 telemetry::TracingOptions defaults) {
+  auto started = assembly::start_tracing(settings, std::move(defaults), clock, metrics);
+  if (!started.ok()) return std::move(started).error();
+  tracer = *std::move(started);
+  return {};
+}
+
+Result<PoolRuntime*> Foundation::add_pool(PoolSpec spec) {
+  const SharedKnowledge shared{*loops, metrics, clock, *slots, *signals, *pool_metrics, *request_metrics};
+  auto pool = PoolRuntime::create(shared, std::move(spec), decisions_);
+  if (!pool.ok()) return std::move(pool).error();
+  set_rules(**pool);
+  pools.push_back(std::move(*pool));
+  return pools.back().get();
+}
+
+void Foundation::set_rules(PoolRuntime& pool) const {
+  pool.set_rules(pool_rules(manifests, pool.pool().ns, pool.pool().name));
+}
+
+Status Foundation::start_pools() {
+  for (const auto& pool : pools) {
+    if (Status status = pool->start(); !status.ok()) {
+      return status.error().wrap("pool " + pool->pool().ns + "/" + pool->pool().name);
+    }
+  }
+  return {};
+}
+
+void Foundation::stop_pools() {
+  for (const auto& pool : pools) pool->stop();
+  loops->stop();
+}
+
+void Foundation::release() {
+  pools.clear();
+  access_log.reset();
+  if (tracer) tracer->shutdown(kTraceFlush);
+  loops.reset();
+}
+
+std::string Foundation::readiness_json(bool ready, bool listening, bool draining) const {
+  return fmt::format("{{\"ready\":{},\"listening\":{},\"draining\":{},\"pools\":[{}]}}\n", ready, listening,
+                     draining, readiness_list_json(pools));
+}
+
+std::string Foundation::decisions_json(size_t limit) const {
+  return assembly::decisions_json(pools, limit);
+}
+
+std::optional<std::string> Foundation::decision_json(std::string_view request_id) const {
+  return assembly::decision_json(pools, request_id);
+}
+
+std::string Foundation::plugin_states_json() const {
+  return assembly::plugin_states_json(pools);
+}
+
+std::string Foundation::configuration_text() const {
+  return assembly::configuration_text(pools);
+}
+
+bool Reload::note(Status status, std::string_view what) {
+  if (status.ok()) return true;
+  telemetry::log_error("reload failed, the former state stays",
+                       {{"what", what}, {"error", status.error().message}});
+  if (first_.ok()) first_ = status.error().wrap(what);
+  return false;
+}
+
+void Reload::warn_of_restart(std::string_view what, bool same) {
+  if (same) return;
+  telemetry::log_warn("a setting has changed that a reload does not take; restart for it", {{"what", what}});
+}
+
+Status Reload::end() {
+  telemetry::log_info("reloaded", {{"complete", first_.ok()}});
+  return first_;
+}
+
+}  // namespace penstock::assembly

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "assembly/pool_runtime.h"
+#include "base/clock.h"
+#include "base/result.h"
+#include "config/manifests.h"
+#include "config/settings.h"
+#include "director/access_log.h"
+#include "io/loop.h"
+#include "telemetry/metrics.h"
+#include "telemetry/tracer.h"
+
+namespace penstock::assembly {
+
+// Its warnings are in the log; "" is an empty set.
+Result<config::Manifests> read_manifests(const std::string& path);
+
+// What a process stands on whatever its front door: event loops, pools with their signals, metrics, access
+// log, traces, manifests. The front door is made on it and destroyed between stop_pools() and release().
+//
+// Life: construct, start_tracing(), fill `manifests`, add_pool(); loops->start(), start_pools(); stop_pools()
+// ends the loops, release() the rest. All from one thread, which runs none of the loops; pages from any.
+class Foundation {
+ public:
+  // `loops` 0: one per core.
+  Foundation(int64_t loops, const config::TelemetrySettings& telemetry);
+
+  // Off (tracer stays null) where neither setting, environment nor `defaults` switch it on.
+  Status start_tracing(const config::TracingSettings& settings, telemetry::TracingOptions defaults);
+  // The pool gets its rules out of `manifests`.
+  Result<PoolRuntime*> add_pool(PoolSpec spec);
+  // Again, after a reload of the manifests.
+  void set_rules(PoolRuntime& pool) const;
+
+  Status start_pools();
+  void stop_pools();
+  void release();
+
+  // --- for the admin pages; any thread ---
+  // {"ready":…,"listening":…,"draining":…,"pools":[…]}
+  std::string readiness_json(bool ready, bool listening, bool draining) const;
+  std::string decisions_json(size_t limit) const;
+  std::optional<std::string> decision_json(std::string_view request_id) const;
+  std::string plugin_states_json() const;
+  std::string configuration_text() const;
+
+  SystemClock clock;
+  telemetry::MetricRegistry metrics;
+  std::unique_ptr<io::LoopGroup> loops;
+  std::unique_ptr<discovery::SlotAllocator> slots;
+  std::unique_ptr<signals::SignalTable> signals;
+  std::unique_ptr<signals::PoolMetrics> pool_metrics;
+  std::unique_ptr<director::RequestMetrics> request_metrics;
+  std::unique_ptr<director::AccessLog> access_log;  // nullptr: switched off
+  std::unique_ptr<telemetry::Tracer> tracer;        // nullptr: switched off
+  std::vector<std::unique_ptr<PoolRuntime>> pools;
+  config::Manifests manifests;
+
+ private:
+  int64_t decisions_;
+};
+
+// A reload, part by part: each one that fails keeps its former state and is in the log.
+class Reload {
+ public:
+  // True when `status` is ok.
+  bool note(Status status, std::string_view what);
+  // For a setting that a reload does not take: `same` is whether it is what it was.
+  static void warn_of_restart(std::string_view what, bool same);
+  // The first failure; the log says whether there was one.
+  Status end();
+
+ private:
+  Status first_;
+};
+
+}  // namespace penstock::assembly
