@@ -83,6 +83,12 @@ struct ProfileExpectation {
   std::optional<std::string> picked;
 };
 
+struct Refusal {
+  int status = 0;
+  std::string message;
+  std::string reason;
+};
+
 struct Expectation {
   ProfileExpectation primary;
   std::map<std::string, ProfileExpectation> profiles;
@@ -99,11 +105,6 @@ struct Expectation {
   std::optional<std::string> fairness_id;
   std::optional<std::string> fallback;
   std::optional<int64_t> prompt_tokens;
-  struct Refusal {
-    int status = 0;
-    std::string message;
-    std::string reason;
-  };
   std::optional<Refusal> refused;
 };
 
