@@ -1,5 +1,6 @@
 #include "base/strings.h"
 
+#include <array>
 #include <charconv>
 #include <cstdint>
 
@@ -8,7 +9,7 @@ namespace penstock {
 bool ascii_iequals(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {
-    if (ascii_lower(a[i]) != ascii_lower(b[i])) return false;
+    if (a[i] != b[i] && ascii_lower(a[i]) != ascii_lower(b[i])) return false;
   }
   return true;
 }
@@ -87,9 +88,20 @@ bool is_utf8(std::string_view text) {
 }
 
 void append_json_quoted(std::string& out, std::string_view text) {
+  static constexpr std::array<bool, 256> kPlain = [] {
+    std::array<bool, 256> plain{};
+    for (size_t c = 0x20; c < 0x80; ++c) plain[c] = c != '"' && c != '\\';
+    return plain;
+  }();
   static constexpr char kHex[] = "0123456789abcdef";
   out.push_back('"');
-  while (!text.empty()) {
+  for (;;) {
+    // Most of a text is plain, and goes over in one piece.
+    size_t plain = 0;
+    while (plain < text.size() && kPlain[static_cast<unsigned char>(text[plain])]) ++plain;
+    out.append(text.substr(0, plain));
+    text.remove_prefix(plain);
+    if (text.empty()) break;
     const char c = text.front();
     size_t length = 1;
     switch (c) {

@@ -1,6 +1,5 @@
 #include "director/access_log.h"
 
-#include <fmt/format.h>
 #include <limits.h>
 #include <poll.h>
 #include <sys/stat.h>
@@ -8,6 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cstring>
 
 #include "base/strings.h"
 
@@ -18,30 +19,60 @@ namespace {
 // Names that clients choose are written so far and no further.
 constexpr size_t kMaxTextBytes = 256;
 
-void text(std::string& out, std::string_view name, std::string_view value) {
-  out += ",\"";
-  out += name;
-  out += "\":";
-  append_json_quoted(out, value);
-}
-void number(std::string& out, std::string_view name, uint64_t value) {
-  out += ",\"";
-  out += name;
-  out += "\":";
-  char digits[24];
-  const auto end = fmt::format_to(digits, "{}", value);
-  out.append(digits, static_cast<size_t>(end - digits));
-}
-// Milliseconds with three places, in integer arithmetic.
-void millis(std::string& out, std::string_view name, Duration d) {
-  const int64_t us = std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::microseconds>(d).count());
-  out += ",\"";
-  out += name;
-  out += "\":";
-  char digits[32];
-  const auto end = fmt::format_to(digits, "{}.{:03}", us / 1000, us % 1000);
-  out.append(digits, static_cast<size_t>(end - digits));
-}
+// Writes one line into memory that has room for all of it.
+class Composer {
+ public:
+  explicit Composer(char* to) : to_(to) {}
+  char* end() const { return to_; }
+
+  void raw(std::string_view text) {
+    std::memcpy(to_, text.data(), text.size());
+    to_ += text.size();
+  }
+  // `name` is the whole of `,"name":`, here and below.
+  void text(std::string_view name, std::string_view value) {
+    raw(name);
+    char* const from = to_;
+    *to_++ = '"';
+    for (const char c : value) {
+      if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e || c == '"' ||
+          c == '\\') {
+        std::string quoted;
+        append_json_quoted(quoted, value);
+        to_ = from;
+        raw(quoted);
+        return;
+      }
+      *to_++ = c;
+    }
+    *to_++ = '"';
+  }
+  void number(std::string_view name, uint64_t value) {
+    raw(name);
+    to_ = std::to_chars(to_, to_ + kMaxNumberBytes, value).ptr;
+  }
+  // `whole` and `places` digits of `fraction`.
+  void fixed(std::string_view name, uint64_t whole, uint32_t fraction, size_t places) {
+    number(name, whole);
+    *to_ = '.';
+    for (size_t i = places; i > 0; --i, fraction /= 10) to_[i] = static_cast<char>('0' + fraction % 10);
+    to_ += places + 1;
+  }
+  // Milliseconds with three places.
+  void millis(std::string_view name, Duration d) {
+    const auto us = static_cast<uint64_t>(
+        std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::microseconds>(d).count()));
+    fixed(name, us / 1000, static_cast<uint32_t>(us % 1000), 3);
+  }
+
+  // Of what text() writes of a value, and of all the rest of a line.
+  static size_t max_text(size_t bytes) { return 6 * bytes + 2; }
+  static constexpr size_t kMaxNumberBytes = 20;
+  static constexpr size_t kMaxRest = 20 * 24 + 16 * (kMaxNumberBytes + 8);
+
+ private:
+  char* to_;
+};
 
 }  // namespace
 
@@ -81,31 +112,49 @@ void AccessLog::append(size_t loop, WallTime wall, const Line& line) {
     }
     const Outcome& outcome = *line.outcome;
     const int64_t us = std::chrono::duration_cast<std::chrono::microseconds>(wall.time_since_epoch()).count();
-    fmt::format_to(std::back_inserter(out), "{{\"level\":\"info\",\"ts\":{}.{:06},\"msg\":\"request\"",
-                   us / 1000000, us % 1000000);
-    text(out, "request_id", line.request_id.substr(0, kMaxTextBytes));
-    if (!line.identity.empty()) text(out, "identity", line.identity.substr(0, kMaxTextBytes));
-    text(out, "method", line.method);
-    text(out, "path", line.path.substr(0, kMaxTextBytes));
-    number(out, "status", static_cast<uint64_t>(outcome.status));
-    text(out, "model", line.model.substr(0, kMaxTextBytes));
-    text(out, "target_model", line.target_model.substr(0, kMaxTextBytes));
-    text(out, "pool", line.pool);
-    text(out, "endpoint", line.endpoint);
-    number(out, "tokens_in", outcome.prompt_tokens);
-    number(out, "tokens_cached", outcome.cached_tokens);
-    number(out, "tokens_out", outcome.output_tokens);
-    if (outcome.first_token_at != kNever) millis(out, "ttft_ms", outcome.first_token_at - line.arrived_at);
-    millis(out, "total_ms", outcome.ended_at - line.arrived_at);
-    number(out, "bytes_out", line.bytes_out);
-    number(out, "attempts", outcome.attempts);
-    text(out, "reason", outcome.reason);
-    text(out, "fallback", line.fallback);
-    out += "}\n";
+    const std::string_view request_id = line.request_id.substr(0, kMaxTextBytes);
+    const std::string_view identity = line.identity.substr(0, kMaxTextBytes);
+    const std::string_view path = line.path.substr(0, kMaxTextBytes);
+    const std::string_view model = line.model.substr(0, kMaxTextBytes);
+    const std::string_view target_model = line.target_model.substr(0, kMaxTextBytes);
+    size_t room = Composer::kMaxRest;
+    for (const std::string_view value : {request_id, identity, line.method, path, model, target_model,
+                                         line.pool, line.endpoint, outcome.reason, line.fallback}) {
+      room += Composer::max_text(value.size());
+    }
+    if (buffer.line.size() < room) buffer.line.resize(room);
+    Composer to(buffer.line.data());
+    to.fixed(R"({"level":"info","ts":)", static_cast<uint64_t>(us / 1000000),
+             static_cast<uint32_t>(us % 1000000), 6);
+    to.raw(R"(,"msg":"request")");
+    to.text(R"(,"request_id":)", request_id);
+    if (!identity.empty()) to.text(R"(,"identity":)", identity);
+    to.text(R"(,"method":)", line.method);
+    to.text(R"(,"path":)", path);
+    to.number(R"(,"status":)", static_cast<uint64_t>(outcome.status));
+    to.text(R"(,"model":)", model);
+    to.text(R"(,"target_model":)", target_model);
+    to.text(R"(,"pool":)", line.pool);
+    to.text(R"(,"endpoint":)", line.endpoint);
+    to.number(R"(,"tokens_in":)", outcome.prompt_tokens);
+    to.number(R"(,"tokens_cached":)", outcome.cached_tokens);
+    to.number(R"(,"tokens_out":)", outcome.output_tokens);
+    if (outcome.first_token_at != kNever)
+      to.millis(R"(,"ttft_ms":)", outcome.first_token_at - line.arrived_at);
+    to.millis(R"(,"total_ms":)", outcome.ended_at - line.arrived_at);
+    to.number(R"(,"bytes_out":)", line.bytes_out);
+    to.number(R"(,"attempts":)", outcome.attempts);
+    to.text(R"(,"reason":)", outcome.reason);
+    to.text(R"(,"fallback":)", line.fallback);
+    to.raw("}\n");
+    out.append(buffer.line.data(), static_cast<size_t>(to.end() - buffer.line.data()));
     size = out.size();
   }
   const bool urgent = size >= options_.flush_bytes;
-  if (!pending_.exchange(true, std::memory_order_acq_rel) || urgent) {
+  // Said once; what finds it said writes nothing to what the loops share.
+  const bool said =
+      pending_.load(std::memory_order_acquire) || pending_.exchange(true, std::memory_order_acq_rel);
+  if (!said || urgent) {
     if (urgent) {
       const std::lock_guard lock(mutex_);
       if (urgent_) return;

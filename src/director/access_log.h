@@ -62,6 +62,7 @@ class AccessLog {
   struct Buffer {
     std::mutex mutex;
     std::string text;
+    std::string line;  // where the next one is composed
   };
 
   void run();
