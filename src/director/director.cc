@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <memory>
 
 #include "base/strings.h"
@@ -82,26 +83,44 @@ void Request::reset() {
 }
 
 void Request::settle(Arena& spare) {
-  std::string_view* const texts[] = {
-      &inference.request_id,   &inference.method,      &inference.path,         &inference.incoming_model,
-      &inference.target_model, &inference.fairness_id, &inference.objective,    &inference.identity,
-      &record.request_id,      &record.incoming_model, &record.target_model,    &record.identity,
-      &record.fairness_id,     &record.winner,         &record.winner_host_port};
-  size_t size = 0;
-  for (const std::string_view* text : texts) size += text->size();
-  for (const HeaderEdits::Edit& edit : response_edits) size += edit.name.size() + edit.value.size();
-  kept_.clear();
-  kept_.reserve(size);
-  for (std::string_view* text : texts) {
-    const size_t at = kept_.size();
-    kept_.append(*text);
-    *text = std::string_view(kept_).substr(at);
-  }
-  const auto keep = [this](std::string_view text) {
-    const size_t at = kept_.size();
-    kept_.append(text);
-    return std::string_view(kept_).substr(at);
+  // What was the same text stays one.
+  struct Kept {
+    std::string_view& text;
+    std::string_view* twin = nullptr;
   };
+  const Kept kept[] = {
+      {inference.request_id, &record.request_id},
+      {inference.method},
+      {inference.path},
+      {inference.incoming_model, &record.incoming_model},
+      {inference.target_model, &record.target_model},
+      {inference.fairness_id, &record.fairness_id},
+      {inference.objective},
+      {inference.identity, &record.identity},
+      {record.winner},
+      {record.winner_host_port},
+  };
+  size_t size = 0;
+  for (const Kept& one : kept) {
+    size += one.text.size();
+    if (one.twin == nullptr) continue;
+    if (one.twin->data() != one.text.data() || one.twin->size() != one.text.size()) size += one.twin->size();
+  }
+  for (const HeaderEdits::Edit& edit : response_edits) size += edit.name.size() + edit.value.size();
+  if (kept_.size() < size) kept_.resize(size);
+  char* at = kept_.data();
+  const auto keep = [&at](std::string_view text) {
+    if (!text.empty()) std::memcpy(at, text.data(), text.size());
+    const std::string_view copy(at, text.size());
+    at += text.size();
+    return copy;
+  };
+  for (const Kept& one : kept) {
+    const std::string_view before = std::exchange(one.text, keep(one.text));
+    if (one.twin == nullptr) continue;
+    const bool same = one.twin->data() == before.data() && one.twin->size() == before.size();
+    *one.twin = same ? one.text : keep(*one.twin);
+  }
   kept_edits_.clear();
   for (const HeaderEdits::Edit& edit : response_edits) {
     kept_edits_.push_back({keep(edit.name), keep(edit.value), edit.remove});

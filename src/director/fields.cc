@@ -48,7 +48,14 @@ void hex_of(uint32_t value, char* out) {
 }  // namespace
 
 bool is_control_field(std::string_view name) {
-  return name.starts_with("x-") && std::find(kControl.begin(), kControl.end(), name) != kControl.end();
+  // Most names have another length than any of ours.
+  static constexpr uint64_t kLengths = [] {
+    uint64_t lengths = 0;
+    for (const std::string_view one : kControl) lengths |= uint64_t{1} << one.size();
+    return lengths;
+  }();
+  return name.size() < 64 && (kLengths >> name.size() & 1U) != 0 &&
+         std::find(kControl.begin(), kControl.end(), name) != kControl.end();
 }
 
 std::string_view usable_request_id(std::string_view id) {

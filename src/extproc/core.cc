@@ -21,6 +21,7 @@ DoorMetrics::DoorMetrics(telemetry::MetricRegistry& registry, bool stream_metric
                              "Process streams that ended, by how their request ended.",
                              {"reason"}})),
       ends_ok(ends.with({"ok"})),
+      ends_left(ends.with({"left_response_phase"})),
       immediate(registry.counter({"penstock_extproc_immediate_responses_total",
                                   "Requests answered by the picker itself, by status and reason.",
                                   {"code", "reason"}})),
@@ -33,6 +34,8 @@ DoorMetrics::DoorMetrics(telemetry::MetricRegistry& registry, bool stream_metric
                                  "decision (mode), or only "
                                  "a part of it (partial).",
                                  {"why"}})),
+      unparsed_mode(unparsed.with({"mode"})),
+      unparsed_partial(unparsed.with({"partial"})),
       served_elsewhere(registry
                            .counter({"penstock_extproc_served_elsewhere_total",
                                      "Answers that came from another endpoint than the first one picked.",

@@ -29,10 +29,13 @@ class DoorMetrics {
   std::array<telemetry::Counter*, kBodyModes> streams;  // by request body mode
   telemetry::Family<telemetry::Counter>& ends;          // reason
   telemetry::Counter& ends_ok;
+  telemetry::Counter& ends_left;
   telemetry::Family<telemetry::Counter>& immediate;      // code, reason
   std::array<telemetry::Counter*, 2> pieces;             // by Answers::Side
   telemetry::Family<telemetry::Counter>& local_replies;  // status
   telemetry::Family<telemetry::Counter>& unparsed;       // why
+  telemetry::Counter& unparsed_mode;
+  telemetry::Counter& unparsed_partial;
   telemetry::Counter& served_elsewhere;
   telemetry::Counter& credits_expired;
   telemetry::Counter& ejections;

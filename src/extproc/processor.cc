@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 
 #include "base/strings.h"
 #include "director/fields.h"
@@ -20,6 +21,7 @@ constexpr std::string_view kDestination = "x-gateway-destination-endpoint";
 // Routes of a gateway may match it, and they are matched again after our answer.
 constexpr std::string_view kRouteModel = "x-gateway-model-name";
 constexpr std::string_view kDefaultPath = "/v1/completions";
+constexpr std::string_view kLeft = "left_response_phase";  // why a request's account was closed
 constexpr std::string_view kJson = "application/json";
 // Of a body in STREAMED mode; Envoy's buffer takes 1 MiB by default.
 constexpr size_t kUnansweredBytes = 512 << 10;
@@ -52,6 +54,24 @@ void apply_edits(std::span<const HeaderEdits::Edit> edits, std::vector<HeaderFie
       set.push_back({edit.name, edit.value});
     }
   }
+}
+
+bool has_upper(std::string_view name) {
+  // A byte that is ASCII, 'A' or more, and not more than 'Z'; eight at once.
+  const auto any = [](uint64_t bytes) {
+    const uint64_t low = bytes & 0x7F7F7F7F7F7F7F7FULL;
+    const uint64_t from_a = low + 0x3F3F3F3F3F3F3F3FULL;
+    const uint64_t past_z = low + 0x2525252525252525ULL;
+    return (from_a & ~past_z & ~bytes & 0x8080808080808080ULL) != 0;
+  };
+  uint64_t bytes = 0;
+  for (; name.size() >= sizeof(bytes); name.remove_prefix(sizeof(bytes))) {
+    std::memcpy(&bytes, name.data(), sizeof(bytes));
+    if (any(bytes)) return true;
+  }
+  bytes = 0;
+  if (!name.empty()) std::memcpy(&bytes, name.data(), name.size());
+  return any(bytes);
 }
 
 int status_of(std::string_view text) {
@@ -130,7 +150,11 @@ void Processor::end(int status, std::string_view reason, const Error* error, uin
   if (!has_request_ || ended_) return;
   ended_ = true;
   core_.active.fetch_sub(1, std::memory_order_relaxed);
-  (reason == "ok" ? core_.metrics.ends_ok : core_.metrics.ends.with({reason})).add();
+  DoorMetrics& metrics = core_.metrics;
+  (reason == "ok"    ? metrics.ends_ok
+   : reason == kLeft ? metrics.ends_left
+                     : metrics.ends.with({reason}))
+      .add();
   director::Observer::End how;
   how.status = status;
   how.reason = reason;
@@ -247,11 +271,11 @@ Processor::Next Processor::request_headers(const Incoming& in, Answers& answers)
   }
   switch (request_mode_) {
     case BodyMode::kNone:
-      core_.metrics.unparsed.with({"mode"}).add();
+      core_.metrics.unparsed_mode.add();
       return decide(answers, false);
     case BodyMode::kStreamed:
       if (body_before_answer_) return Next::kRead;
-      core_.metrics.unparsed.with({"mode"}).add();
+      core_.metrics.unparsed_mode.add();
       return decide(answers, false);
     case BodyMode::kBuffered:
     case BodyMode::kBufferedPartial:
@@ -273,17 +297,33 @@ void Processor::read_fields() {
   method_ = {};
   path_ = {};
   for (HeaderField& field : d.fields) {
-    if (std::any_of(field.name.begin(), field.name.end(), [](char c) { return c >= 'A' && c <= 'Z'; })) {
+    if (has_upper(field.name)) {
       // The name is part of our own copy.
       char* name = d.header_bytes.data() + (field.name.data() - d.header_bytes.data());
       std::transform(name, name + field.name.size(), name, [](char c) { return ascii_lower(c); });
     }
-    if (field.name == ":path") path_ = field.value;
-    if (field.name == ":method") method_ = field.value;
-    if (field.name == "x-request-id" && id.empty()) id = field.value;
-    if (field.name == "content-length") length = parse_u64(field.value);
-    if (field.name == "x-original-path") original = field.value;
-    if (field.name == "x-forwarded-path") forwarded = field.value;
+    switch (field.name.size()) {
+      case 5:
+        if (field.name == ":path") path_ = field.value;
+        break;
+      case 7:
+        if (field.name == ":method") method_ = field.value;
+        break;
+      case 12:
+        if (field.name == "x-request-id" && id.empty()) id = field.value;
+        break;
+      case 14:
+        if (field.name == "content-length") length = parse_u64(field.value);
+        break;
+      case 15:
+        if (field.name == "x-original-path") original = field.value;
+        break;
+      case 16:
+        if (field.name == "x-forwarded-path") forwarded = field.value;
+        break;
+      default:
+        break;
+    }
   }
   if (path_.empty()) path_ = original;
   if (path_.empty()) path_ = forwarded;
@@ -374,7 +414,7 @@ Processor::Next Processor::request_body(const Incoming& in, Answers& answers) {
   const bool buffered = request_mode_ == BodyMode::kBuffered || request_mode_ == BodyMode::kBufferedPartial;
   if (!end_of_stream && request_mode_ == BodyMode::kStreamed && size > kUnansweredBytes) {
     // The data plane keeps each chunk until it is answered, and stops at its buffer's limit.
-    core_.metrics.unparsed.with({"partial"}).add();
+    core_.metrics.unparsed_partial.add();
     return decide(answers, false);
   }
   if (!end_of_stream && !buffered) return Next::kRead;
@@ -425,7 +465,7 @@ Processor::Next Processor::decide(Answers& answers, bool whole_body) {
   if (!decided.ok() && request.unreadable && whole_body && !body_ended_ &&
       request_mode_ == BodyMode::kBufferedPartial) {
     // What came is probably the beginning of a body that was too large for the data plane's buffer.
-    core_.metrics.unparsed.with({"partial"}).add();
+    core_.metrics.unparsed_partial.add();
     whole_body = false;
     in.body = {};
     in.bodyless = true;
@@ -531,7 +571,7 @@ Processor::Next Processor::after_request() {
       body_ended_ || trailers_ || request_mode_ == BodyMode::kNone || request_mode_ == BodyMode::kBuffered;
   if (!complete || response_ != ResponsePhase::kNone || !leaves()) return Next::kRead;
   part_.credits.add(std::move(watching_->request.load));
-  end(0, "left_response_phase", nullptr);
+  end(0, kLeft, nullptr);
   return Next::kClose;
 }
 
@@ -658,8 +698,8 @@ Processor::Next Processor::response_headers(const Incoming& in, std::string_view
   std::string_view encoding;
   for (const HeaderField& field : fields) {
     if (field.name == ":status" || (field.name == "status" && status_ == 0)) status_ = status_of(field.value);
-    if (ascii_iequals(field.name, "content-type")) type = field.value;
-    if (ascii_iequals(field.name, "content-encoding")) encoding = field.value;
+    if (field.name.size() == 12 && ascii_iequals(field.name, "content-type")) type = field.value;
+    if (field.name.size() == 16 && ascii_iequals(field.name, "content-encoding")) encoding = field.value;
   }
   std::vector<HeaderField>& set = part_.set;
   std::vector<std::string_view>& remove = part_.remove;

@@ -15,6 +15,31 @@ class Reader {
 
   // The next field; false at the end and when the bytes are no field: ok() tells.
   bool next() {
+    // Almost all are bytes with a tag and a length of one byte each.
+    if (end_ - at_ >= 2) {
+      const auto tag = static_cast<unsigned char>(at_[0]);
+      const auto length = static_cast<unsigned char>(at_[1]);
+      if ((tag & 0x87U) == kBytes && tag >= 8 && length < 0x80 && length <= end_ - at_ - 2) {
+        field_ = tag >> 3U;
+        type_ = kBytes;
+        bytes_ = {at_ + 2, length};
+        at_ += 2 + length;
+        return true;
+      }
+    }
+    return next_of_any();
+  }
+  bool ok() const { return ok_; }
+  // The field is this one, as bytes or as a varint.
+  bool bytes(uint32_t field) const { return field_ == field && type_ == kBytes; }
+  bool number(uint32_t field) const { return field_ == field && type_ == kVarint; }
+  uint32_t field() const { return field_; }
+  bool is_bytes() const { return type_ == kBytes; }
+  std::string_view bytes() const { return bytes_; }
+  uint64_t number() const { return number_; }
+
+ private:
+  bool next_of_any() {
     if (at_ == end_) return false;
     uint64_t tag = 0;
     if (!varint(tag) || tag >> 3U == 0 || tag >> 32U != 0) return fail();
@@ -38,16 +63,6 @@ class Reader {
         return fail();  // groups, which proto3 doesn't have
     }
   }
-  bool ok() const { return ok_; }
-  // The field is this one, as bytes or as a varint.
-  bool bytes(uint32_t field) const { return field_ == field && type_ == kBytes; }
-  bool number(uint32_t field) const { return field_ == field && type_ == kVarint; }
-  uint32_t field() const { return field_; }
-  bool is_bytes() const { return type_ == kBytes; }
-  std::string_view bytes() const { return bytes_; }
-  uint64_t number() const { return number_; }
-
- private:
   bool fail() {
     ok_ = false;
     at_ = end_;
