@@ -2,6 +2,8 @@
 
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -165,6 +167,11 @@ void AccessLog::append(size_t loop, WallTime wall, const Line& line) {
 }
 
 void AccessLog::run() {
+#ifdef SCHED_BATCH
+  // Never in the way of a loop that has just been woken.
+  const sched_param none{};
+  (void)::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
+#endif
   std::unique_lock lock(mutex_);
   while (!stop_) {
     // A wake-up between the test and the wait is only late by one interval of an idle process.
