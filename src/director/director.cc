@@ -383,6 +383,7 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   const SignalView& signals = *picture.signals;
   record.membership_epoch = pool.epoch;
   record.signal_epoch = signals.epoch;
+  if (reach_of_ != picture.pool) note_members(picture.pool);
 
   // Whoever is draining gets no new work; whoever failed lately is avoided while somebody else is there.
   std::span<Candidate> candidates = arena.make_span<Candidate>(pool.endpoints.size());
@@ -392,14 +393,14 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   size_t avoided = 0;
   const int64_t now_ns = now.time_since_epoch().count();
   for (const bool take_ejected : {false, true}) {
-    for (Candidate c = 0; c < pool.endpoints.size(); ++c) {
-      const Endpoint& endpoint = *pool.endpoints[c];
-      if (endpoint.draining) continue;
+    for (Candidate c = 0; c < reach_.size(); ++c) {
+      const Reach& reach = reach_[c];
+      if (reach.draining) continue;
       if (request.subset && !allowed[c]) continue;
-      if (!excluded.empty() && std::find(excluded.begin(), excluded.end(), endpoint.slot) != excluded.end()) {
+      if (!excluded.empty() && std::find(excluded.begin(), excluded.end(), reach.slot) != excluded.end()) {
         continue;
       }
-      if (!take_ejected && endpoint.live->ejected_until_ns.load(std::memory_order_relaxed) > now_ns) {
+      if (!take_ejected && reach.live->ejected_until_ns.load(std::memory_order_relaxed) > now_ns) {
         ++avoided;
         continue;
       }
@@ -583,6 +584,14 @@ std::span<bool> Director::allowed_by(std::span<const SubsetEntry> subset, const 
     if (whole[static_cast<size_t>(found - entries.begin())]) allowed[c] = true;
   }
   return allowed;
+}
+
+void Director::note_members(const std::shared_ptr<const PoolSnapshot>& pool) {
+  reach_of_ = pool;
+  reach_.clear();
+  for (const std::shared_ptr<const Endpoint>& endpoint : pool->endpoints) {
+    reach_.push_back({endpoint->live.get(), endpoint->slot, endpoint->draining});
+  }
 }
 
 void Director::find_plugin_series(const std::shared_ptr<const Policy>& policy) {

@@ -208,6 +208,8 @@ class Director {
   void fill_record(Request& request, const SchedulingContext& ctx, const SchedulingResult& result,
                    Candidate winner);
   void note_fallback(FallbackState state);
+  // Follows the membership with reach_.
+  void note_members(const std::shared_ptr<const PoolSnapshot>& pool);
   // The series of the policy's producers and pre-request plugins, looked up once a policy.
   void find_plugin_series(const std::shared_ptr<const Policy>& policy);
 
@@ -220,6 +222,14 @@ class Director {
   PublishedReader<Policy> policy_;
   PublishedReader<PoolRules> rules_;
   SeriesCache series_;
+  // What every decision asks of each endpoint, side by side; by Candidate.
+  struct Reach {
+    const EndpointLive* live;
+    EndpointSlot slot;
+    bool draining;
+  };
+  std::shared_ptr<const PoolSnapshot> reach_of_;
+  std::vector<Reach> reach_;
   std::shared_ptr<const Policy> timed_policy_;
   std::vector<telemetry::Histogram*> producer_seconds_;     // as Policy::producers
   std::vector<telemetry::Histogram*> pre_request_seconds_;  // as Policy::pre_request

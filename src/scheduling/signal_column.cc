@@ -41,15 +41,21 @@ SignalColumn gather(SchedulingContext& ctx, std::span<const Candidate> candidate
 
   std::span<double> out = ctx.arena.make_span<double>(candidates.size());
   SignalColumn column{out};
-  Range range;
+  // Usually all are known; that is found first, without a branch for each.
   for (size_t i = 0; i < candidates.size(); ++i) {
     const Candidate c = candidates[i];
-    if (!is_known(states[c], observed[c])) {
-      ++column.unknown;
-      continue;
-    }
     out[i] = values[c];
-    range.add(values[c]);
+    column.unknown += is_known(states[c]) ? 0 : 1;
+  }
+  const bool all = column.unknown == 0;
+  column.unknown = 0;
+  Range range;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (all || is_known(states[candidates[i]], observed[candidates[i]])) {
+      range.add(out[i]);
+    } else {
+      ++column.unknown;
+    }
   }
   if (range.min <= range.max) {
     column.min = range.min;

@@ -9,9 +9,11 @@ namespace penstock::scheduling {
 
 // Whether a value was ever observed under this state: fresh and stale ones, and those of an endpoint whose
 // scrapes fail now but once answered. Stale values are used as they are (as the reference does).
+inline bool is_known(SignalState state) {
+  return state == SignalState::kFresh || state == SignalState::kStale;
+}
 inline bool is_known(SignalState state, TimePoint observed_at) {
-  return state == SignalState::kFresh || state == SignalState::kStale ||
-         (state == SignalState::kEndpointDown && observed_at != kNever);
+  return is_known(state) || (state == SignalState::kEndpointDown && observed_at != kNever);
 }
 
 // True when at least one candidate has a fresh value: below that a decision runs on old or no numbers and
