@@ -409,6 +409,35 @@ TEST_F(ProcessorTest, ASubsetOfNobodyIs503AndATextWithCommasIsAList) {
   EXPECT_EQ(with({"192.168.1.99:8000"}, nullptr), "127.0.0.1:9000");
 }
 
+TEST_F(ProcessorTest, AnAnswersBytesPassAsViewsOfTheMessage) {
+  bench.add_endpoints(1);
+  for (const char* type : {"text/event-stream", "application/json"}) {
+    Processor processor(bench.part());
+    Answers answers;
+    for (const auto& request : {full_duplex(request_headers(post_fields())), request_body(kBody, true),
+                                response_headers(engine_fields(type))}) {
+      answers.clear();
+      const std::string bytes = request.SerializeAsString();
+      processor.message(bytes, answers);
+      processor.sent();
+    }
+    answers.clear();
+    const std::string chunk = "data: {\"choices\":[{\"text\":\"" + std::string(500, 'a') + "\"}]}\n\n";
+    const std::string bytes = response_body(chunk, false).SerializeAsString();
+    processor.message(bytes, answers);
+    size_t viewed = 0;
+    for (const auto message : answers.messages()) {
+      for (const std::string_view piece : message) {
+        if (piece.data() >= bytes.data() && piece.data() + piece.size() <= bytes.data() + bytes.size())
+          viewed += piece.size();
+      }
+    }
+    EXPECT_EQ(viewed, chunk.size()) << type;
+    processor.sent();
+    processor.ended();
+  }
+}
+
 // --- refusals ---
 
 TEST_F(ProcessorTest, RefusalsAreTheReferencesTextsAndReasons) {
@@ -808,13 +837,14 @@ TEST_F(ProcessorTest, ACreditEndsByAgeWhereNoScrapeComes) {
 }
 
 TEST_F(ProcessorTest, AutoLeavesOnlyWhereNothingNeedsTheAnswer) {
-  const auto leaves = [](bool consumer, bool metrics, bool outliers, bool renamed) {
+  const auto leaves = [](bool consumer, bool metrics, bool outliers, bool renamed, bool queued = false) {
     DoorOptions options;
     options.response_phase = ResponsePhase::kAuto;
     options.response_metrics = metrics;
     options.outlier_detection = outliers;
     DoorBench own(options);
     if (!consumer) own.policy.policy->load_estimator = nullptr;
+    own.policy.policy->flow_control = queued;
     own.add_endpoints(1);
     if (renamed) {
       director::RewriteObject object;
@@ -835,6 +865,7 @@ TEST_F(ProcessorTest, AutoLeavesOnlyWhereNothingNeedsTheAnswer) {
   EXPECT_FALSE(leaves(false, true, false, false));
   EXPECT_FALSE(leaves(false, false, true, false));
   EXPECT_FALSE(leaves(false, false, false, true));
+  EXPECT_FALSE(leaves(false, false, false, false, true));
 }
 
 // --- the other body modes ---
