@@ -176,3 +176,57 @@ def test_a_head_above_the_limit_is_refused_with_the_limit_and_an_id(start):
     line = eventually(lambda: gateway.program.log_lines("request"), what="access log line")[0]
     assert (line["status"], line["reason"]) == (431, "limit_headers")
     assert line["request_id"] in answer.text
+
+
+# Flags of llm-d-router's picker and the defaults that its help shows; None: empty or false.
+REFERENCE = {
+    "grpc-port": "9002", "grpc-health-port": "9003", "metrics-port": "9090", "ha-enable-leader-election": None,
+    "drain-timeout": "30s", "grpc-max-recv-msg-size": None, "grpc-max-send-msg-size": None, "pool-group": None,
+    "pool-namespace": None, "pool-name": None, "endpoint-selector": None, "endpoint-target-ports": None,
+    "disable-endpoint-subset-filter": None, "emit-endpoint-scores": None, "refresh-metrics-interval": "50ms",
+    "refresh-prometheus-metrics-interval": None, "metrics-staleness-threshold": "2s", "total-queued-requests-metric": None,
+    "total-running-requests-metric": None, "kv-cache-usage-percentage-metric": None, "lora-info-metric": None,
+    "cache-info-metric": None, "v": "2", "zap-devel": None, "zap-encoder": None, "zap-log-level": None,
+    "zap-stacktrace-level": None, "zap-time-encoding": None, "tracing": "true", "health-checking": None, "enable-pprof": None,
+    "cert-path": None, "enable-cert-reload": None, "secure-serving": "true", "tls-min-version": None, "tls-cipher-suites": None,
+    "metrics-endpoint-auth": None, "metrics-client-ca-file": None, "metrics-cert-dir": None, "enable-grpc-stream-metrics": None,
+    "config-file": None, "config-text": None, "allow-experimental-plugins": None,
+}
+
+
+def test_the_picker_has_every_flag_of_the_reference_with_its_default():
+    lines = run("epp", "--help").stdout.splitlines()
+    for name, default in REFERENCE.items():
+        line = next((line for line in lines if f"--{name} " in line + " "), None)
+        assert line, f"--{name} is missing"
+        if default:
+            assert f"(default {default})" in line, line
+
+
+PICKER = ("epp", "--pool-name", "p", *ENGINE)
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--ha-enable-leader-election"], "ha-enable-leader-election: leader election needs a Kubernetes client"),
+    (["--config-file", "a", "--config-text", "b"], "cannot be set at the same time"),
+    (["--metrics-client-ca-file", "ca.crt"], '"metrics-client-ca-file" requires "metrics-cert-dir"'),
+    (["--metrics-cert-dir", ".", "--metrics-endpoint-auth=false"], "enables metrics TLS without authentication"),
+    (["--body-piece-bytes", "4095"], "--body-piece-bytes '4095' is not between 4Ki and 4Mi"),
+    (["--body-piece-bytes", "5Mi"], "--body-piece-bytes '5Mi' is not between 4Ki and 4Mi"),
+    *[([f"--{name}", "x"], f'flag "{name}" is deprecated and cannot be used')
+      for name in ("total-queued-requests-metric", "total-running-requests-metric", "kv-cache-usage-percentage-metric",
+                   "lora-info-metric", "cache-info-metric")],
+])
+def test_what_the_picker_lacks_is_named(arguments, words):
+    out = run(*PICKER, *arguments)
+    assert out.returncode != 0
+    assert words in out.stderr
+
+
+def test_a_picker_without_endpoints_to_find_says_what_it_can_take():
+    for arguments in (["--pool-name", "p"], ["--endpoint-selector", "app=vllm", "--endpoint-target-ports", "8000,8001"]):
+        out = run("epp", *arguments)
+        assert out.returncode == 1
+        assert "no Kubernetes client" in out.stderr
+        assert "--endpoints-file" in out.stderr
+    assert "pool-name" in run("epp", *ENGINE).stderr

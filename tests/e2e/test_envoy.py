@@ -212,6 +212,8 @@ def test_no_endpoint_is_503_with_its_reason_and_the_next_one_is_used_at_once(bed
     assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
     assert answer.text == ("inference error: ServiceUnavailable - failed to find endpoint candidates for serving the request")
     assert envoy.stats()["immediate_responses_sent"] >= 1
+    assert picker.metric_sum("penstock_decision_fallback_total", state="no_endpoint") == 1
+    assert httpx.get(f"{picker.admin}/debug/decisions", timeout=5).json()[0]["fallback"] == "no_endpoint"
     picker.set_endpoints(bed.engines.ports)
     eventually(lambda: envoy.post(CHAT, chat()).status_code == 200, what="endpoints back")
     settled(picker)
@@ -302,6 +304,81 @@ def test_envoys_own_error_is_not_booked_on_the_engine(start):
     assert picker.metric_sum("penstock_extproc_local_replies_total", code="503") == 5
     assert ended(picker, "envoy_reply") == 5
     assert picker.metric_sum("penstock_extproc_ejections_total") == 0
+
+
+def test_envoys_own_error_to_a_grpc_client_is_not_booked_on_the_engine(start):
+    picker = start.picker([free_port()], "--outlier-detection", ready=False)
+    envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port)
+    eventually(envoy.picker_is_healthy, what="Envoy finds the picker healthy")
+    for _ in range(3):
+        with Connection(envoy.port) as connection:
+            call = connection.open("/vllm.grpc.engine.VllmEngine/Abort", end=True)
+            assert call.wait_for_end(20) == 14
+            assert call.headers[":status"] == "200"
+    settled(picker)
+    assert picker.metric_sum("penstock_extproc_local_replies_total") == 3
+    assert ended(picker, "envoy_reply") == 3
+    assert picker.metric_sum("penstock_extproc_ejections_total") == 0
+
+
+# What Envoy 1.40 asks for in each mode is an answer of its own kind; what it doesn't expect it counts as spurious.
+MODES = {
+    "FULL_DUPLEX_STREAMED": [("request_trailer_mode: SKIP", "request_trailer_mode: SEND")],
+    "STREAMED": [],
+    "STREAMED, not waiting": [("stat_prefix: picker", "stat_prefix: picker\n              send_body_without_waiting_for_header_response: true")],
+    "BUFFERED": [],
+    "BUFFERED_PARTIAL": [],
+    "NONE": [],
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_request_body_mode_of_envoy_gets_the_answers_it_expects(bed, start, mode):
+    picker = start.picker(bed.engines.ports)
+    changes = [("failure_mode_allow: true", "failure_mode_allow: false"), *MODES[mode],
+               ("request_body_mode: BUFFERED", f"request_body_mode: {mode.split(',')[0]}")]
+    envoy = start.envoy("fail-open.yaml", picker.port, picker.health_port, bed.engines.ports, changes=changes)
+    eventually(envoy.picker_is_healthy, what="Envoy finds the picker healthy")
+    sizes = (10, 220_000, 3_000_000)
+    for size in sizes:
+        payload = json.dumps(chat("x" * size)).encode()
+        request_id = f"mode-{mode}-{size}".replace(", ", "-").replace(" ", "-")
+        answer = httpx.post(envoy.url + CHAT, content=payload, timeout=20,
+                            headers={"content-type": "application/json", "x-request-id": request_id})
+        assert answer.status_code == 200, (size, answer.text)
+        assert received(bed.engines, request_id)[1].encode() == payload
+        assert answer.json()["usage"]["completion_tokens"] == 4
+    assert httpx.get(envoy.url + "/v1/models", timeout=20).status_code == 200
+    settled(picker)
+    stats = envoy.stats()
+    assert {name: stats[name] for name in ("streams_failed", "spurious_msgs_received", "failure_mode_allowed")} == {
+        "streams_failed": 0, "spurious_msgs_received": 0, "failure_mode_allowed": 0}
+    assert picker.metric_sum("penstock_extproc_streams_total", mode=mode.split(",")[0]) == len(sizes) + 1
+    # Where the picker saw the body, it can change it.
+    renamed = envoy.post(CHAT, chat(model="public"), headers={"x-llm-d-model-name-rewrite": MODEL})
+    sees = mode not in ("NONE", "STREAMED")
+    assert (renamed.status_code, renamed.json().get("model")) == (200, "public") if sees else renamed.status_code == 404
+
+
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "NONE"])
+def test_every_response_body_mode_of_envoy_gets_the_answers_it_expects(bed, start, mode):
+    picker = start.picker(bed.engines.ports)
+    changes = [("failure_mode_allow: true", "failure_mode_allow: false"), ("response_body_mode: STREAMED", f"response_body_mode: {mode}")]
+    if mode == "FULL_DUPLEX_STREAMED":
+        changes.append(("response_trailer_mode: SKIP", "response_trailer_mode: SEND"))
+    envoy = start.envoy("fail-open.yaml", picker.port, picker.health_port, bed.engines.ports, changes=changes)
+    eventually(envoy.picker_is_healthy, what="Envoy finds the picker healthy")
+    for _ in range(2):
+        assert envoy.post(CHAT, chat()).json()["usage"]["completion_tokens"] == 4
+        answer = envoy.post(CHAT, chat(stream=True, max_tokens=50, ignore_eos=True))
+        assert answer.text.count('"content"') >= 50
+        assert answer.text.endswith("data: [DONE]\n\n")
+    settled(picker)
+    stats = envoy.stats()
+    assert {name: stats[name] for name in ("streams_failed", "spurious_msgs_received", "failure_mode_allowed")} == {
+        "streams_failed": 0, "spurious_msgs_received": 0, "failure_mode_allowed": 0}
+    eventually(lambda: picker.metric_sum("penstock_extproc_streams_ended_total") == 4, what="the streams' ends")
+    assert ended(picker, "ok") == 4
 
 
 def test_an_engine_that_dies_in_mid_stream_cuts_its_client_only(start):

@@ -2,10 +2,13 @@
 
 Every stream gets a defined end, and the picker's counters are back at zero after each test.
 """
+import contextlib
 import gzip
 import json
 import random
 import signal
+import socket
+import ssl
 import struct
 import subprocess
 import time
@@ -16,7 +19,7 @@ import pytest
 import extproc_messages as m
 from extproc_messages import BUFFERED, BUFFERED_PARTIAL, DESTINATION, FULL_DUPLEX_STREAMED, NONE, STREAMED
 from grpc_client import CANCEL, Connection
-from harness import ROOT, eventually, make_certificate, shows_certificate
+from harness import ROOT, Program, eventually, free_port, make_certificate, shows_certificate
 
 DUPLEX = (FULL_DUPLEX_STREAMED, FULL_DUPLEX_STREAMED)
 INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 3, 4, 8, 12
@@ -318,6 +321,24 @@ def test_response_trailers_end_the_answer(picker, connection):
         assert b"".join(a.streamed for a in answers if a.streamed) == b"abc"
         assert not any(a.end_of_stream for a in answers)
         stream.cancel()
+
+
+def test_several_destinations_are_one_list_in_header_and_metadata(start, engines):
+    picker = start.picker(engines.ports)
+    config = picker.folder / "epp.yaml"
+    two = "- {type: max-score-picker, parameters: {maxNumOfEndpoints: 2}}"
+    config.write_text(config.read_text().replace("- type: max-score-picker", two))
+    picker.program.signal(signal.SIGHUP)
+    eventually(lambda: picker.program.log_lines("reloaded"), what="a reload")
+    with picker.connect() as connection:
+        stream = connection.open()
+        headers, body = pick(stream)
+        assert sorted(headers.destination.split(",")) == sorted(f"127.0.0.1:{port}" for port in engines.ports[:2])
+        assert headers.metadata["envoy.lb"][DESTINATION] == headers.destination
+        assert body == chat_body()
+        answer_response(stream)
+        stream.cancel()
+    eventually(lambda: picker.running() == 0, what="counters back at zero")
 
 
 # --- refusals
@@ -743,6 +764,82 @@ def test_flags_without_effect_and_what_a_reload_does_not_take_are_named(start, e
     eventually(lambda: picker.program.log_lines("reloaded"), what="a reload")
     assert "limits" in [line.get("what") for line in picker.program.log_lines()]
     works(picker)
+
+
+def test_flags_of_the_reference_that_change_what_a_stream_sees(start, engines):
+    picker = start.picker(engines.ports, "--enable-grpc-stream-metrics", "--disable-endpoint-subset-filter",
+                          "--grpc-max-send-msg-size", "1Ki", "--grpc-max-recv-msg-size", "100kB")
+    nobody = {"envoy.lb.subset_hint": {"x-gateway-destination-endpoint-subset": ["10.9.9.9:1"]}}
+    with picker.connect() as connection:
+        stream = connection.open()
+        assert pick(stream, metadata=nobody)[0].destination, "the filter is off"
+        answer_response(stream)
+        stream.cancel()
+        stream = connection.open()
+        send_request(stream, chat_body("x" * 2000))
+        assert stream.wait_for_end() == RESOURCE_EXHAUSTED, "an answer is too large"
+        stream = connection.open()
+        send_request(stream, chat_body("x" * 101_000))
+        assert stream.wait_for_end() == RESOURCE_EXHAUSTED, "a message is too large"
+    eventually(lambda: picker.metric_sum("llm_d_epp_extproc_streams_total", code="ResourceExhausted") == 2, what="ends by code")
+    eventually(lambda: picker.metric_sum("llm_d_epp_extproc_streams_inflight") == 0, what="no stream in flight")
+    assert picker.metric_sum("llm_d_epp_extproc_stream_duration_seconds_count") == 3
+    assert picker.metric_sum("penstock_extproc_streams_ended_total", reason="limit_message") == 2
+    for page in ("decisions", "config", "plugins/state"):
+        assert httpx.get(f"{picker.admin}/debug/{page}", timeout=5).status_code == 200
+
+
+def tls_client(**versions):
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    for name, version in versions.items():
+        setattr(context, name, version)
+    return context
+
+
+def test_tls_versions_and_cipher_suites_are_those_of_the_flags(start, engines):
+    def cipher(port, context):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as raw, context.wrap_socket(raw) as secured:
+            return secured.cipher()[0]
+
+    suite = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
+    picker = start.picker(engines.ports, "--tls-cipher-suites", suite, tls=True)
+    assert cipher(picker.port, tls_client(maximum_version=ssl.TLSVersion.TLSv1_2)) == "ECDHE-ECDSA-AES128-GCM-SHA256"
+    assert cipher(picker.port, tls_client(minimum_version=ssl.TLSVersion.TLSv1_3)).startswith("TLS_")
+    picker = start.picker(engines.ports, "--tls-min-version", "VersionTLS13", tls=True)
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        cipher(picker.port, tls_client(maximum_version=ssl.TLSVersion.TLSv1_2))
+    works(picker)
+
+
+def test_metrics_may_be_for_clients_with_a_certificate(engines, tmp_path):
+    make_certificate(tmp_path / "tls.crt", tmp_path / "tls.key")
+    make_certificate(tmp_path / "client.crt", tmp_path / "client.key", name="scraper")
+    port = free_port()
+    program = Program(tmp_path / "picker.log", "epp", "--pool-name", "pool", "--model-server", engines.urls[0], "--bind-address", "127.0.0.1",
+                      "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", port, "--tracing=false", "--drain-timeout", "0s",
+                      "--metrics-cert-dir", tmp_path, "--metrics-client-ca-file", tmp_path / "client.crt")
+    try:
+        known, unknown = tls_client(), tls_client()
+        for context in (known, unknown):
+            context.set_alpn_protocols(["http/1.1"])
+        known.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
+
+        def page(context):
+            return httpx.get(f"https://127.0.0.1:{port}/metrics", verify=context, timeout=10)
+
+        def answers():
+            with contextlib.suppress(httpx.ConnectError):
+                return page(known).status_code == 200
+
+        eventually(answers, what="/metrics for who has a certificate")
+        with pytest.raises(httpx.TransportError):
+            page(unknown)
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).raise_for_status()
+    finally:
+        program.stop()
 
 
 def test_tls_and_plain_text_mixed_up_is_named_in_the_log_and_harms_nobody(start, engines):
