@@ -327,7 +327,7 @@ MODES = {
     "STREAMED": [],
     "STREAMED, not waiting": [("stat_prefix: picker", "stat_prefix: picker\n              send_body_without_waiting_for_header_response: true")],
     "BUFFERED": [],
-    "BUFFERED_PARTIAL": [],
+    "BUFFERED_PARTIAL": [("per_connection_buffer_limit_bytes: 33554432", "per_connection_buffer_limit_bytes: 65536")],
     "NONE": [],
 }
 
@@ -354,6 +354,9 @@ def test_every_request_body_mode_of_envoy_gets_the_answers_it_expects(bed, start
     assert {name: stats[name] for name in ("streams_failed", "spurious_msgs_received", "failure_mode_allowed")} == {
         "streams_failed": 0, "spurious_msgs_received": 0, "failure_mode_allowed": 0}
     assert picker.metric_sum("penstock_extproc_streams_total", mode=mode.split(",")[0]) == len(sizes) + 1
+    cut = picker.metric_sum("penstock_extproc_unparsed_bodies_total", why="partial")
+    # 512 KiB is as much of a streamed body as the picker holds back; of a partial one it sees what Envoy's buffer takes.
+    assert cut == {"STREAMED, not waiting": 1, "BUFFERED_PARTIAL": 2}.get(mode, 0)
     # Where the picker saw the body, it can change it.
     renamed = envoy.post(CHAT, chat(model="public"), headers={"x-llm-d-model-name-rewrite": MODEL})
     sees = mode not in ("NONE", "STREAMED")

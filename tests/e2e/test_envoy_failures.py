@@ -1,11 +1,14 @@
 """A picker that is away, stopped or slow, behind the shipped Envoy configurations for both failure modes."""
+import contextlib
 import signal
+import socket
 import threading
 
 import httpx
 import pytest
 
 import extproc_messages as messages
+from grpc_client import Connection
 from harness import eventually, free_port
 from load import Load
 
@@ -114,6 +117,40 @@ def test_fail_open_serves_everything_without_a_picker(opened):
     picked.start()
     eventually(lambda: opened.envoy.post(CHAT, chat()).status_code == 200 and picked.metric_sum("llm_d_epp_request_total") > 0,
                15, "the picker decides again")
+
+
+@pytest.mark.parametrize("http2", [False, True], ids=["HTTP/1.1", "HTTP/2"])
+def test_fail_open_refuses_bodies_beyond_its_buffer(start, http2):
+    engines = start.engines(1)
+    picker = start.picker(engines.ports)
+    envoy = start.envoy("fail-open.yaml", picker.port, picker.health_port, engines.ports * 2, changes=[
+        (f"{name}: 33554432", f"{name}: 65536") for name in ("per_connection_buffer_limit_bytes", "initial_stream_window_size")])
+    with httpx.Client(http1=not http2, http2=http2, timeout=20) as client:
+        assert client.post(envoy.url + CHAT, json=chat("x" * 60_000)).status_code == 200
+    if http2:
+        with Connection(envoy.port) as connection:
+            large = connection.request(CHAT, [("content-type", "application/json")])
+            while not large.headers:
+                with contextlib.suppress(ConnectionError):
+                    large.send_bytes(b"x" * 10_000)
+                connection.pump(0.05)
+        assert large.headers[":status"] == "413"
+    else:
+        with socket.create_connection(("127.0.0.1", envoy.port), timeout=20) as s:
+            s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n" + b"x" * 150_000)
+            assert s.recv(12) == b"HTTP/1.1 413"
+    assert sum(engines.requests()) == 1
+    eventually(lambda: picker.running() == 0, what="counters back at zero")
+
+
+def test_fail_open_takes_large_bodies_over_either_version(start):
+    engines = start.engines(1, max_model_len=64_000_000, num_blocks=4_000_000, prefill_tokens_per_second=0)
+    picker = start.picker(engines.ports)
+    envoy = start.envoy("fail-open.yaml", picker.port, picker.health_port, engines.ports * 2)
+    for http2 in (False, True):
+        with httpx.Client(http1=not http2, http2=http2, timeout=60) as client:
+            assert client.post(envoy.url + CHAT, json=chat("x" * 20_000_000)).status_code == 200
+    eventually(lambda: picker.running() == 0, what="counters back at zero")
 
 
 def test_fail_open_never_sends_a_request_where_its_client_says(opened):
