@@ -1,5 +1,7 @@
 #include "extproc/processor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -623,9 +625,11 @@ Processor::Next Processor::overdue(Answers& answers) {
   const bool too_slow = left && (silence <= Duration::zero() || *left <= silence);
   const Duration limit = too_slow ? core_.options.body_total_timeout : silence;
   now_ = core_.clock.now();
-  const Error error{ErrorCode::kRequestTimeout, (too_slow ? "the request body was not complete within "
-                                                          : "nothing of the request body came within ") +
-                                                    std::to_string(to_seconds(limit)) + " s"};
+  const Error error{ErrorCode::kRequestTimeout,
+                    fmt::format("{} {:g} s",
+                                too_slow ? "the request body was not complete within"
+                                         : "nothing more of the request body came for",
+                                to_seconds(limit))};
   if (request_ == RequestPhase::kNone) {
     failure_ = io::GrpcStatus(io::GrpcCode::kDeadlineExceeded, "no request headers came");
     return Next::kFail;

@@ -240,6 +240,24 @@ TEST(Http2Limits, RapidResetsEndTheConnection) {
   EXPECT_LE(started.load(), 201);
 }
 
+TEST(Http2Limits, ResetsFasterThanHandlersEndCountToo) {
+  HttpServerOptions options;
+  options.http2.max_concurrent_streams = 4;
+  options.http2.reset_burst = 50;
+  options.http2.resets_per_second = 1;
+  Served served(wait_for_the_end, options);
+  Http2Wire client(served.address);
+  client.begin();
+  std::string all;
+  for (int i = 0; i < 100; ++i) {
+    all += client.headers_frame(1 + 2 * i, Http2Wire::request("GET", "/"), true);
+    all += Http2Wire::reset_frame(1 + 2 * i, NGHTTP2_CANCEL);
+  }
+  client.send(all);
+  expect_goaway(client, NGHTTP2_ENHANCE_YOUR_CALM);
+  EXPECT_TRUE(served.quiet());
+}
+
 TEST(Http2Limits, MakingUsResetStreamsCountsToo) {
   HttpServerOptions options;
   options.http2.reset_burst = 50;

@@ -318,9 +318,10 @@ void Http2ServerConnection::on_lost() {
 
 Http2Stream* Http2ServerConnection::on_headers_begin(const nghttp2_frame& frame) {
   if (frame.headers.cat != NGHTTP2_HCAT_REQUEST) return find(frame.hd.stream_id);
-  // Streams that the client has ended count as long as their handlers run.
+  // Streams that the client has ended count as long as their handlers run: it resets faster than they end.
   if (stream_count_ >= 2 * limits().max_concurrent_streams) {
     nghttp2_submit_rst_stream(session(), NGHTTP2_FLAG_NONE, frame.hd.stream_id, NGHTTP2_REFUSED_STREAM);
+    count_reset();
     return nullptr;
   }
   Http2Exchange* exchange = home_.free_exchanges;

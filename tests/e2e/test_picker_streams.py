@@ -597,7 +597,7 @@ def test_a_body_that_never_comes_is_answered_by_the_pickers_own_deadline(start, 
         stream.send(m.body_message("request_body", b"{"))
         status, text = refused(stream)
         assert status == 408
-        assert "did not come" in text
+        assert "nothing more of the request body came for 0.3 s" in text
     eventually(lambda: picker.running() == 0, what="counters back at zero")
 
 
@@ -670,18 +670,18 @@ def test_readers_that_never_read_bound_what_is_held_for_them(picker):
     eventually(lambda: picker.running() == 0 and picker.metric_sum("penstock_body_bytes_buffered") == 0, what="all given back")
 
 
-def test_streams_reset_before_any_answer_cost_their_connection_not_the_picker(picker):
+def test_streams_reset_before_any_answer_cost_their_connection_not_the_picker(start, engines, tmp_path):
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("listeners: [{name: resets, address: '127.0.0.1:0', limits: {streamsPerConnection: 100}}]")
+    picker = start.picker(engines.ports, "--settings", settings)
     with picker.connect() as connection:
-        try:
-            for _ in range(20_000):
-                stream = connection.open()
-                stream.cancel(CANCEL)
-                if stream.number % 1001 == 0:
-                    connection.pump(0.001)
-                if connection.goaway is not None or connection.closed:
-                    break
-        except Exception:  # the connection may end in the middle of anything
-            pass
+        # As many streams a second as it likes, whatever the pace of this client: all in one write.
+        for _ in range(10_000):
+            number = connection.h2.get_next_available_stream_id()
+            connection.h2.send_headers(number, [(":method", "POST"), (":scheme", "http"), (":path", m.PROCESS), (":authority", "epp"),
+                                                ("te", "trailers"), ("content-type", "application/grpc")])
+            connection.h2.reset_stream(number, CANCEL)
+        connection.flush()
         eventually(lambda: connection.goaway is not None or connection.closed or connection.pump(0.05), 10, "the abuse is noticed")
     works(picker)
 
