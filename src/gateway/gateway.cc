@@ -89,22 +89,27 @@ struct Gateway::Impl {
   }
 
   // What the codec refuses it has not read: neither the client's API nor an id of its own is known. Such a
-  // head gets an id here and a line of the access log, as no exchange does it.
+  // head gets an id here and a line of the access log, as no exchange does it. (With 500 one did: its handler
+  // ended without an answer.)
   io::HttpServerOptions::ErrorBody refusal(const io::HttpServerOptions& options, int status,
                                            std::string_view reason) {
     Error error{protocol::error_code_of(status), std::string(reason)};
     std::array<char, 36> id{};
     std::string_view request_id;
-    LoopPart* part = status == 431 ? part_here() : nullptr;
+    LoopPart* part = status == 500 ? nullptr : part_here();
     if (part != nullptr) {
-      error.message = fmt::format("the request head has more than {} bytes (limits.headerBytes) or {} fields",
-                                  options.max_header_bytes, options.max_headers);
+      if (status == 400) error.message = "the request can't be read as HTTP";
+      if (status == 431) {
+        error.message =
+            fmt::format("the request head has more than {} bytes (limits.headerBytes) or {} fields",
+                        options.max_header_bytes, options.max_headers);
+      }
       director::make_request_id(part->random, id);
       request_id = {id.data(), id.size()};
       if (core.access_log != nullptr) {
         director::Outcome outcome;
         outcome.status = status;
-        outcome.reason = "limit_headers";
+        outcome.reason = status == 431 ? "limit_headers" : "bad_request";
         outcome.ended_at = core.clock.now();
         director::AccessLog::Line line;
         line.request_id = request_id;
