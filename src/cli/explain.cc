@@ -118,6 +118,13 @@ std::string render(const Json& decision) {
   return out;
 }
 
+// Why the admin page explains nothing, which it tells as {"error":{"message": ...}} and no more. Empty: the
+// answer is somebody else's.
+std::string reason_of(const Json& page) {
+  const Json error = page.is_object() ? page.value("error", Json()) : Json();
+  return error.is_object() && error.size() == 1 ? text_of(error, "message") : "";
+}
+
 std::string percent_encode(std::string_view text) {
   static constexpr char kHex[] = "0123456789ABCDEF";
   std::string out;
@@ -167,16 +174,18 @@ int explain(const ExplainFlags& flags) {
     return kFailed;
   }
   const bool answered = answer->status == 200;
-  if (!answered) {
-    complain(fmt::format("{} answered {}{}", url, answer->status,
-                         answer->status == 404 ? "; is it the admin address?" : ""));
-  }
-  const Json decision = answered ? Json::parse(answer->body, nullptr, false) : Json();
-  if (decision.is_object() && !flags.json) {
+  const Json page = Json::parse(answer->body, nullptr, false);
+  const Json decision = answered ? page : Json();
+  if (const std::string why = answered ? std::string() : reason_of(page); !why.empty()) {
+    complain("refused: " + why);
+  } else if (!answered) {
+    complain(fmt::format("{} answered {}{}\n{}", url, answer->status,
+                         answer->status == 404 ? "; is it the admin address?" : "", trim(answer->body)));
+  } else if (decision.is_object() && !flags.json) {
     std::fputs(render(decision).c_str(), stdout);
   } else {
-    std::fwrite(answer->body.data(), 1, answer->body.size(), answered ? stdout : stderr);
-    if (!answer->body.ends_with('\n')) std::fputc('\n', answered ? stdout : stderr);
+    std::fwrite(answer->body.data(), 1, answer->body.size(), stdout);
+    if (!answer->body.ends_with('\n')) std::fputc('\n', stdout);
   }
   const bool refused = decision.is_object() && !text_of(decision, "error").empty();
   return answered && !refused ? kOk : kFailed;

@@ -242,6 +242,11 @@ endpoints:
     assert first.requests() == [1]
     assert second.requests() == [1]
     assert chat(gateway, "hi", model="gemma").status_code == 404
+    unrouted = tmp_path / "gemma.json"
+    unrouted.write_text('{"model": "gemma", "messages": [{"role": "user", "content": "hi"}]}')
+    out = subprocess.run([PENSTOCK, "explain", "--admin", gateway.admin, "--body", unrouted],
+                         capture_output=True, text=True, timeout=20)
+    assert (out.returncode, out.stderr) == (1, "penstock: refused: no route matches the request\n")
 
 
 def test_check_prints_the_effective_configuration_of_the_seed(tmp_path):
