@@ -10,7 +10,7 @@ Result<MetricsDialect> parse_dialect(std::string_view name) {
   if (name == "vllm") return MetricsDialect::kVllm;
   if (name == "vllm-old") return MetricsDialect::kVllmOld;
   if (name == "sglang") return MetricsDialect::kSglang;
-  if (name == "trtllm-serve") return MetricsDialect::kTrtllmServe;
+  if (name == "trtllm-serve" || name == "trtllm") return MetricsDialect::kTrtllmServe;
   if (name == "triton-tensorrt-llm") return MetricsDialect::kTritonTensorrtLlm;
   return invalid_config("dialect \"" + std::string(name) +
                         "\" is none of vllm, vllm-old, sglang, trtllm-serve, triton-tensorrt-llm");

@@ -146,6 +146,15 @@ TEST(MetricsPage, NumbersAreWrittenAsTheClientLibraryDoes) {
   EXPECT_EQ(written(INFINITY), "+Inf");
 }
 
+TEST(MetricsPage, DialectsHaveTheNamesOfTheirEngineTables) {
+  EXPECT_EQ(*parse_dialect("sglang"), MetricsDialect::kSglang);
+  EXPECT_EQ(*parse_dialect("trtllm-serve"), MetricsDialect::kTrtllmServe);
+  EXPECT_EQ(*parse_dialect("trtllm"), MetricsDialect::kTrtllmServe);
+  EXPECT_EQ(*parse_dialect("triton-tensorrt-llm"), MetricsDialect::kTritonTensorrtLlm);
+  EXPECT_EQ(parse_dialect("other").error().message,
+            "dialect \"other\" is none of vllm, vllm-old, sglang, trtllm-serve, triton-tensorrt-llm");
+}
+
 TEST(MetricsPage, OtherDialectsShowTheirOwnNames) {
   EngineModel model(recorded_engine());
   MetricsContext context;
