@@ -185,6 +185,22 @@ def test_never_more_engine_requests_than_client_requests(start):
     eventually(lambda: gateway.metric_sum("llm_d_epp_request_running") == 0, what="nothing running")
 
 
+@pytest.mark.parametrize("version", [["--h1"], []])
+def test_h2load_finds_every_request_answered_once(start, tmp_path, version):
+    engines = start.engines(2, time_scale=0)
+    gateway = start.gateway("--access-log", "off", model_servers=engines.urls)
+    request = tmp_path / "body.json"
+    request.write_text(json.dumps(body(stream=True)))
+    out = subprocess.run(["h2load", *version, "-n", "1000", "-c", "16", "-m", "1" if version else "8", "-d", request,
+                          "-H", "content-type: application/json", gateway.url + CHAT],
+                         capture_output=True, text=True, timeout=100)
+    assert "1000 succeeded, 0 failed, 0 errored, 0 timeout" in out.stdout, out.stdout
+    assert "status codes: 1000 2xx, 0 3xx, 0 4xx, 0 5xx" in out.stdout, out.stdout
+    assert sum(engines.requests()) == 1000
+    eventually(lambda: gateway.metric_sum("llm_d_epp_request_running") == 0, what="nothing running")
+    eventually(lambda: gateway.metric_sum("penstock_body_bytes_buffered") == 0, what="no body held")
+
+
 def test_starts_within_a_fraction_of_a_second_and_stays_small(start):
     engines = start.engines(1)
     began = time.monotonic()
