@@ -1,4 +1,5 @@
 """The benchmarks by name. Each returns the keys of the last line."""
+import contextlib
 import json
 import re
 import subprocess
@@ -65,6 +66,21 @@ class Bench:
         return result
 
 
+def ready_ms(workers):
+    """From exec to /readyz 200: every engine was scraped once."""
+    port, admin = common.free_ports(2)
+    servers = [part for p in workers for part in ("--model-server", f"http://127.0.0.1:{p}")]
+    began = time.monotonic()
+    with common.Process([common.PENSTOCK, "serve", "--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}",
+                         "--loops", "1", *servers], core=common.PROXY_CORE) as process:
+        while process.process.poll() is None:
+            with contextlib.suppress(OSError):  # not listening yet, or 503
+                common.http_get(f"http://127.0.0.1:{admin}/readyz")
+                return (time.monotonic() - began) * 1e3
+            time.sleep(0.002)
+        raise RuntimeError(f"penstock serve ended with {process.process.returncode} before it was ready")
+
+
 def gateway(args):
     """Proxy CPU, throughput and latency beside nginx and the LLM routers."""
     wanted = list(peers.DEBIAN) + list(peers.PYPI) if args.peers == "default" else \
@@ -83,6 +99,7 @@ def gateway(args):
             direct = common.generate(bench.workers[0], bench.bodies["1k"], 64, args.seconds)
             add("direct", "rps", direct["rps"])
             add("direct", "p50", common.generate(bench.workers[0], bench.bodies["1k"], 1, 1.0)["p50_us"])
+            add("penstock", "ready_ms", ready_ms(bench.workers))
             for name in names:
                 port, process = bench.start(name, programs.get(name))
                 with process:
@@ -130,10 +147,12 @@ def gateway(args):
         "prefix_over_round_robin_1k": m(ours, "cpu_1k") / m("penstock-rr", "cpu_1k"),
         "extra_engine_requests": sum(samples[(ours, "extra")]),
         "rss_start_mib": m(ours, "rss_start"),
+        "ready_ms": m(ours, "ready_ms"),
     }
     targets = {"cpu_ratio_nginx_1k": 1.0, "cpu_ratio_nginx_16k": 1.1, "cpu_ratio_nginx_220k": 1.3,
                "chunk_ratio_nginx_paced": 1.0, "chunk_ratio_nginx_burst": 1.2, "added_p50_us_over_nginx": 20,
-               "prefix_over_round_robin_1k": 1.2, "extra_engine_requests": 0, "rss_start_mib": 15}
+               "prefix_over_round_robin_1k": 1.2, "extra_engine_requests": 0, "rss_start_mib": 15,
+               "ready_ms": 100}
     rows = [[k, f"{keys[k]:.2f}", f"≤ {t}", common.verdict(keys[k], t)] for k, t in targets.items()]
     rows.append(["rps_ratio_nginx_1k", f"{keys['rps_ratio_nginx_1k']:.2f}", "≥ 1.0",
                  "ok" if keys["rps_ratio_nginx_1k"] >= 1 else "MISSED"])
@@ -143,7 +162,8 @@ def gateway(args):
 
 def google_benchmark(program, pattern, seconds="0.3", repetitions=3):
     command = [str(common.RELEASE / "src" / program), f"--benchmark_filter={pattern}", "--benchmark_format=json",
-               f"--benchmark_min_time={seconds}", f"--benchmark_repetitions={repetitions}",
+               f"--benchmark_min_time={seconds}",
+               f"--benchmark_repetitions={max(repetitions, 2)}",  # of one there is no median
                "--benchmark_report_aggregates_only=true"]
     done = subprocess.run(["taskset", "-c", str(common.PROXY_CORE), *command], capture_output=True, text=True, check=True)
     out = {}
@@ -175,5 +195,17 @@ def decision(args):
     return keys
 
 
-SUITES = {"gateway": gateway, "decision": decision, "extproc": extproc.extproc, "envoy": extproc.envoy,
+def scrape(args):
+    """Scraping the recorded 80 KB pages of 100 endpoints: share of a core."""
+    row, = google_benchmark("signals/signals_bench", "ScrapeHundredEndpoints", repetitions=args.rounds).values()
+    keys = {"core_pct_100ep_1s": row["core_pct_at_1s"], "core_pct_100ep_50ms": row["core_pct_at_50ms"],
+            "us_a_scrape": row["us_per_scrape"]}
+    targets = {"core_pct_100ep_1s": 3, "core_pct_100ep_50ms": 50}
+    common.table(["figure", "value", "target", ""],
+                 [[k, f"{v:.2f}", f"≤ {targets[k]}" if k in targets else "",
+                   common.verdict(v, targets[k]) if k in targets else ""] for k, v in keys.items()])
+    return keys
+
+
+SUITES = {"gateway": gateway, "decision": decision, "scrape": scrape, "extproc": extproc.extproc, "envoy": extproc.envoy,
           "herd": fleet.herd, "policies": fleet.policies}
