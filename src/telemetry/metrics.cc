@@ -42,8 +42,9 @@ std::string_view type_name(MetricType type) {
   return "untyped";
 }
 
-// What the reference puts in front of every help text.
+// What the reference puts in front of every help text of its families.
 constexpr std::string_view kAlpha = "[ALPHA] ";
+constexpr std::string_view kReferencePrefix = "llm_d_epp_";
 
 void append_number(std::string& out, double value) {
   if (std::isnan(value)) {
@@ -116,6 +117,7 @@ void Writer::header(std::string_view name, std::string_view help, MetricType typ
   out_ += "# HELP ";
   out_ += name;
   out_ += ' ';
+  if (name.starts_with(kReferencePrefix) && !help.starts_with(kAlpha)) out_ += kAlpha;
   append_escaped(out_, help, false);
   fmt::format_to(std::back_inserter(out_), "\n# TYPE {} {}\n", name, type_name(type));
 }

@@ -40,6 +40,24 @@ TEST(MetricsTest, TwinSumsOverTheLabelsItLacks) {
   EXPECT_THAT(registry.render(), HasSubstr("old_total{pod=\"m\"} 3\n"));
 }
 
+TEST(MetricsTest, FamiliesOfTheReferenceHaveItsMarkInFrontOfTheirHelp) {
+  MetricRegistry registry;
+  registry
+      .counter({.name = "llm_d_epp_a_total",
+                .help = "A.",
+                .labels = {},
+                .twins = {{.name = "old_a_total", .labels = {}}}})
+      .with({})
+      .add();
+  registry.counter({.name = "llm_d_epp_b_total", .help = "[ALPHA] B.", .labels = {}}).with({}).add();
+  registry.counter({.name = "penstock_c_total", .help = "C.", .labels = {}}).with({}).add();
+  const std::string text = registry.render();
+  EXPECT_THAT(text, HasSubstr("# HELP llm_d_epp_a_total [ALPHA] A.\n"));
+  EXPECT_THAT(text, HasSubstr("# HELP old_a_total [ALPHA] [Deprecated: Use llm_d_epp_a_total] A.\n"));
+  EXPECT_THAT(text, HasSubstr("# HELP llm_d_epp_b_total [ALPHA] B.\n"));
+  EXPECT_THAT(text, HasSubstr("# HELP penstock_c_total C.\n"));
+}
+
 TEST(MetricsTest, FurtherSeriesThanTheBoundFallTogether) {
   MetricRegistry registry;
   auto& family = registry.counter({.name = "b_total", .help = "B.", .labels = {"l"}, .max_series = 2});
