@@ -184,6 +184,10 @@ TEST_F(OpenAi, PutsToolsBeforeMessagesWhereverTheyStand) {
   EXPECT_EQ(parse(kChat, R"({"messages":[{"role":"u","content":"abc"}],"tools":null})").bytes(), "uabc");
 }
 
+TEST_F(OpenAi, TakesAMessageWhoseRoleIsNull) {
+  EXPECT_EQ(parse(kChat, R"({"messages":[{"role":null,"content":"abcd"}]})").bytes(), "abcd");
+}
+
 TEST_F(OpenAi, GivesMediaPlaceholdersThatBeginOnATokenAndCarryTheContentHash) {
   auto parsed = parse(kChat, R"({"messages":[{"role":"user","content":[{"type":"text","text":"abc"},)"
                              R"({"type":"image_url","image_url":{"url":"http://x/a.png"}}]}]})");

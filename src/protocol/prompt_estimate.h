@@ -47,7 +47,9 @@ class PromptStream {
     pieces_.push_back({"", 0});
     return pieces_.size() - 1;
   }
-  void set_text(size_t place, std::string_view bytes) { pieces_[place] = {bytes.data(), bytes.size()}; }
+  void set_text(size_t place, std::string_view bytes) {
+    pieces_[place] = {bytes.empty() ? "" : bytes.data(), bytes.size()};
+  }
   // An image, video or audio item whose content hashes to `hash`. `modality` is a literal.
   void media(std::string_view modality, uint64_t hash, uint32_t tokens) {
     pieces_.push_back({nullptr, media_.size()});

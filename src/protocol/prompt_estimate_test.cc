@@ -57,6 +57,18 @@ TEST(VideoTokens, FollowTheHints) {
   EXPECT_EQ(tokens({{"x-llm-d-video-duration-seconds", "1e300"}}), kMaxMediaTokens);
 }
 
+TEST(PromptStream, ReservedTextThatTurnsOutEmptyIsNoMediaItem) {
+  Arena arena;
+  PromptStream stream(arena);
+  const size_t place = stream.reserve_text();
+  stream.text("user");
+  stream.set_text(place, {});
+  const PromptStream* const parts[] = {&stream};
+  const TokenizedPrompt prompt = PromptStream::assemble(parts, arena);
+  EXPECT_EQ(prompt.token_ids.size(), 1U);
+  EXPECT_TRUE(prompt.features.empty());
+}
+
 TEST(PromptStream, BoundsThePlaceholdersOfOneRequest) {
   Arena arena;
   PromptStream stream(arena);
