@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <tuple>
 
 #include "simulator/fleet/draws.h"
 
@@ -74,7 +75,9 @@ Workload multi_round(size_t requests, uint64_t seed) {
     for (uint32_t round = 0; round < kRounds && asks.size() < requests; ++round)
       asks.push_back({user * kSpacing + round * kGap, user, round});
   }
-  std::stable_sort(asks.begin(), asks.end(), [](const Ask& a, const Ask& b) { return a.at < b.at; });
+  std::sort(asks.begin(), asks.end(), [](const Ask& a, const Ask& b) {
+    return std::tie(a.at, a.user, a.round) < std::tie(b.at, b.user, b.round);
+  });
   Workload out;
   std::vector<uint32_t> last(users, FleetRequest::kNone);
   const auto text = [](uint32_t user, uint32_t piece) { return uint64_t{1} + user * (kRounds + 1) + piece; };

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <span>
+#include <tuple>
 
 #include "simulator/fleet/draws.h"
 #include "simulator/fleet/generators.h"
@@ -105,6 +106,7 @@ struct Turn {
   uint32_t input_tokens = 0;
   uint32_t output_tokens = 1;
   uint32_t conversation = 0;
+  uint32_t number = 0;  // in its conversation
   std::vector<uint32_t> blocks;
 };
 
@@ -120,7 +122,9 @@ class Generator {
     plan_chains();
     next_block_ = static_cast<uint32_t>(shape_.clusters.size() * shape_.cluster_blocks);
     for (uint32_t chain = 0; chain < depths_.size(); ++chain) converse(chain);
-    std::stable_sort(turns_.begin(), turns_.end(), [](const Turn& a, const Turn& b) { return a.at < b.at; });
+    std::sort(turns_.begin(), turns_.end(), [](const Turn& a, const Turn& b) {
+      return std::tie(a.at, a.conversation, a.number) < std::tie(b.at, b.conversation, b.number);
+    });
     return std::move(turns_);
   }
 
@@ -191,6 +195,7 @@ class Generator {
       Turn made;
       made.at = at;
       made.conversation = chain;
+      made.number = static_cast<uint32_t>(turn);
       made.input_tokens = static_cast<uint32_t>(length);
       made.output_tokens = static_cast<uint32_t>(
           std::max(1.0, std::round(draw(shape_.output, random_) * shape_.output_factor)));

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <tuple>
 
 #include "base/strings.h"
 
@@ -147,8 +148,10 @@ Result<Workload> parse_trace(std::string_view text, std::string_view source, boo
     if (Status status = take_line(line, out); !status.ok()) return std::move(status).error();
   }
   if (out.requests.empty()) return invalid_config(fmt::format("{}: no request in it", source));
-  std::stable_sort(out.requests.begin(), out.requests.end(),
-                   [](const FleetRequest& a, const FleetRequest& b) { return a.at < b.at; });
+  // Pieces are numbered in order of the lines.
+  std::sort(out.requests.begin(), out.requests.end(), [](const FleetRequest& a, const FleetRequest& b) {
+    return std::tie(a.at, a.first_piece) < std::tie(b.at, b.first_piece);
+  });
   if (spread) spread_batches(out.requests);
   return out;
 }
