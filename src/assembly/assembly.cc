@@ -307,7 +307,8 @@ class Assembler {
     Result<FlowControlPlan> plan = plan_flow_control(out_.effective, instances_);
     if (!plan) return std::move(plan).error();
     if (!options_.flow_control_available) {
-      return invalid_config(
+      return at(
+          out_.effective, "featureGates",
           "feature gate 'flowControl' is on, but this build has no flow-control queue: switch the gate off");
     }
     out_.flow_control = std::move(plan).value();

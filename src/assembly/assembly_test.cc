@@ -463,7 +463,8 @@ TEST_F(AssemblyTest, FlowControlBehindAClosedGateRestsAndWarns) {
   EXPECT_TRUE(warned("flowControl: {enableEviction: true}\n"));
   EXPECT_FALSE(warned("plugins: []\n"));
   EXPECT_FALSE(warned("flowControl: {saturationDetector: {pluginRef: utilization-detector}}\n"));
-  EXPECT_THAT(error_of("featureGates: [flowControl]\n"), HasSubstr("this build has no flow-control queue"));
+  EXPECT_THAT(error_of("featureGates: [flowControl]\n"),
+              AllOf(HasSubstr("this build has no flow-control queue"), HasSubstr("line ")));
 }
 
 TEST_F(AssemblyTest, TheDataLayerGetsItsDefaultSourceUnlessThereIsOne) {

@@ -123,6 +123,8 @@ int run(int argc, char** argv) {
     return app.exit(help);
   } catch (const CLI::CallForAllHelp& help) {
     return app.exit(help);
+  } catch (const CLI::CallForVersion& version) {
+    return app.exit(version);
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "penstock: %s\nRun with --help for more information.\n",
                  explain_error(app, error).c_str());

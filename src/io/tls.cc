@@ -244,10 +244,9 @@ Result<std::shared_ptr<SSL_CTX>> TlsClientContext::Impl::load(const TlsClientOpt
   if (!context) return invalid_config("no TLS context: " + detail::take_ssl_error());
   detail::set_common_options(context.get(), options.allow_tls12);
   if (options.verify) {
-    const bool loaded = options.ca_file.empty() ? SSL_CTX_set_default_verify_paths(context.get()) == 1
-                                                : SSL_CTX_load_verify_locations(
-                                                      context.get(), options.ca_file.c_str(), nullptr) == 1;
-    if (!loaded) return detail::config_error("can't use CA file", options.ca_file);
+    if (!options.ca_file.empty() &&
+        SSL_CTX_load_verify_locations(context.get(), options.ca_file.c_str(), nullptr) != 1)
+      return detail::config_error("can't use CA file", options.ca_file);
     SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
   } else {
     SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
@@ -269,6 +268,11 @@ SSL* TlsClientContext::Impl::make_ssl(const std::string& server_name) {
   {
     const std::lock_guard<std::mutex> lock(mutex);
     context = current;
+    if (options.verify && options.ca_file.empty() && !system_roots_read) {
+      // Where there are none, each handshake fails with the reason.
+      (void)SSL_CTX_set_default_verify_paths(context.get());
+      system_roots_read = true;
+    }
   }
   SSL* ssl = SSL_new(context.get());
   if (ssl == nullptr) return nullptr;
@@ -306,6 +310,7 @@ Status TlsClientContext::reload() {
   if (!context.ok()) return std::move(context).error();
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   impl_->current = std::move(*context);
+  impl_->system_roots_read = false;
   return {};
 }
 

@@ -40,6 +40,8 @@ struct TlsClientContext::Impl {
   TlsClientOptions options;
   std::mutex mutex;
   std::shared_ptr<SSL_CTX> current;
+  // The system's CA certificates are read with the first connection: most programs never make one.
+  bool system_roots_read = false;
 
   static Result<std::shared_ptr<SSL_CTX>> load(const TlsClientOptions& options);
   SSL* make_ssl(const std::string& server_name);
