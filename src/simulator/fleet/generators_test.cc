@@ -51,7 +51,6 @@ TEST(GeneratorsTest, DrawnConversationsHitAsTheTraceDoes) {
   EXPECT_NEAR(unlimited_hit_ratio(drawn), 0.366, 0.02);
   EXPECT_NEAR(shared_lru_hit_ratio(drawn, 1000), 0.0445, 0.03);
   EXPECT_NEAR(shared_lru_hit_ratio(drawn, 10000), 0.211, 0.03);
-  EXPECT_NEAR(shared_lru_hit_ratio(drawn, 30000), 0.326, 0.03);
 }
 
 TEST(GeneratorsTest, DrawnSyntheticPromptsHitAsTheTraceDoes) {
