@@ -9,7 +9,8 @@
 
 namespace penstock::director {
 
-// One request's place in the in-flight load of the endpoint it was sent to. Taken in the same step as the
+// One request's place in the in-flight load of the endpoint it was sent to, and among the requests that no
+// scrape has shown yet. Taken in the same step as the
 // pick; comes off exactly once, whatever way the request ends: the destructor releases what is left. May
 // be released on another thread than the one that reserved; one guard is used by one thread at a time.
 // Keeps the endpoint alive.
@@ -18,16 +19,21 @@ class LoadGuard {
   LoadGuard() = default;
   // Reserves one request and `tokens` tokens (cut to what the word holds).
   LoadGuard(std::shared_ptr<const Endpoint> endpoint, uint64_t tokens)
-      : endpoint_(std::move(endpoint)), tokens_(tokens < kMaxTokens ? tokens : kMaxTokens) {
+      : endpoint_(std::move(endpoint)),
+        tokens_(static_cast<uint32_t>(tokens < kMaxTokens ? tokens : kMaxTokens)) {
     endpoint_->live->load.fetch_add(EndpointLive::pack(1, tokens_), std::memory_order_acq_rel);
+    round_ = endpoint_->live->unseen.add();
   }
   LoadGuard(LoadGuard&& other) noexcept
-      : endpoint_(std::move(other.endpoint_)), tokens_(std::exchange(other.tokens_, 0)) {}
+      : endpoint_(std::move(other.endpoint_)),
+        tokens_(std::exchange(other.tokens_, 0)),
+        round_(other.round_) {}
   LoadGuard& operator=(LoadGuard&& other) noexcept {
     if (this != &other) {
       release();
       endpoint_ = std::move(other.endpoint_);
       tokens_ = std::exchange(other.tokens_, 0);
+      round_ = other.round_;
     }
     return *this;
   }
@@ -45,6 +51,7 @@ class LoadGuard {
     if (endpoint_ == nullptr) return;
     endpoint_->live->load.fetch_sub(EndpointLive::pack(1, std::exchange(tokens_, 0)),
                                     std::memory_order_acq_rel);
+    endpoint_->live->unseen.remove(round_);
     endpoint_.reset();
   }
   bool held() const { return endpoint_ != nullptr; }
@@ -56,7 +63,8 @@ class LoadGuard {
   static constexpr uint64_t kMaxTokens = EndpointLive::kTokenMask >> 20U;
 
   std::shared_ptr<const Endpoint> endpoint_;
-  uint64_t tokens_ = 0;
+  uint32_t tokens_ = 0;
+  UnseenRequests::Round round_ = 0;
 };
 
 }  // namespace penstock::director

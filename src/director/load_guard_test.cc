@@ -35,6 +35,22 @@ TEST(LoadGuard, AssigningAnotherReservationReleasesTheFirst) {
   EXPECT_EQ(EndpointLive::tokens_of(b->live->load), 4U);
 }
 
+TEST(LoadGuard, ItsRequestIsUnseenUntilAScrapeShowsItOrItEnds) {
+  const auto endpoint = testing::make_endpoint(0, "a", 1);
+  UnseenRequests& unseen = endpoint->live->unseen;
+  LoadGuard shown(endpoint, 1);
+  const UnseenRequests::Round scrape = unseen.begin_round();
+  LoadGuard later(endpoint, 1);
+  EXPECT_EQ(unseen.since(scrape), 1U);
+  shown.release();
+  EXPECT_EQ(unseen.since(scrape), 1U);
+  LoadGuard moved(std::move(later));
+  later = LoadGuard();
+  EXPECT_EQ(unseen.since(scrape), 1U);
+  moved.release();
+  EXPECT_EQ(unseen.since(scrape), 0U);
+}
+
 TEST(LoadGuard, AnAbsurdTokenCountCannotReachTheRequestBits) {
   const auto endpoint = testing::make_endpoint(0, "a", 1);
   const LoadGuard guard(endpoint, UINT64_MAX);

@@ -2,12 +2,14 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 
 #include "base/arena.h"
 #include "base/clock.h"
 #include "inference/endpoint.h"
+#include "inference/freshness.h"
 
 namespace penstock {
 
@@ -33,6 +35,7 @@ struct FilterRecord {
 struct ScorerRecord {
   std::string_view plugin_name;
   double weight = 1.0;
+  double max_contribution = std::numeric_limits<double>::infinity();
 };
 
 // What one profile run did. Plain data in the request's arena, always written.
@@ -44,14 +47,21 @@ struct ProfileRecord {
   std::string_view picker_name;
   std::string_view picked;  // endpoint id, empty when none
   uint32_t candidates = 0;
-  uint32_t nan_scores = 0;  // scores that were NaN and counted as 0
+  // Scores that counted as 0 because they were no number, below 0, or left out by their scorer.
+  uint32_t nan_scores = 0;
+  uint32_t negative_scores = 0;
+  uint32_t missing_scores = 0;
+  // Candidates with fresh values of all signals that the profile needs; counted when not all have.
+  uint32_t fresh = 0;
+  SimpleChoice simple = SimpleChoice::kNone;  // decided instead of scorers and picker
 };
 
 // State of the decision as a whole: anything but kNone has a metric and one log line when it begins.
 enum class FallbackState : uint8_t {
   kNone,
-  kNoFreshSignals,  // no candidate has a fresh value of a required signal
-  kProducerFailed,  // a data producer failed; its consumers used their fallback
+  kNoFreshSignals,      // no candidate has a fresh value of a required signal
+  kTooFewFreshSignals,  // too few have: the simple choice of Freshness::fallback decided
+  kProducerFailed,      // a data producer failed; its consumers used their fallback
   kNoEndpoint,
   kOverTime,  // the request could not be decided before its deadline
 };

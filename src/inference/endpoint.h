@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "inference/unseen_requests.h"
 
 namespace penstock {
 
@@ -28,6 +29,8 @@ struct alignas(64) EndpointLive {
   // which the proxy avoids this endpoint (0: not ejected).
   std::atomic<uint32_t> consecutive_failures{0};
   std::atomic<int64_t> ejected_until_ns{0};
+  // Of the requests in flight those that no scrape has shown.
+  UnseenRequests unseen;
 
   static constexpr uint32_t kTokenBits = 44;
   static constexpr uint64_t kTokenMask = (uint64_t{1} << kTokenBits) - 1;

@@ -17,6 +17,7 @@
 #include "inference/data_key.h"
 #include "inference/decision.h"
 #include "inference/endpoint.h"
+#include "inference/freshness.h"
 #include "inference/header_edits.h"
 #include "inference/request.h"
 #include "inference/signals.h"
@@ -47,6 +48,8 @@ struct SchedulingContext {
   HeaderEdits* edits = nullptr;
   // The request's trace when its spans are recorded (telemetry/trace.h).
   telemetry::RequestTrace* trace = nullptr;
+  // How age counts in strict mode; nullptr: values count as they are, whatever their age.
+  const Freshness* freshness = nullptr;
 };
 
 // What the picker returned for one profile. `targets`: in order, first is the destination.
@@ -111,6 +114,8 @@ class Scorer : public virtual Plugin {
                      std::span<double> scores) const = 0;
   // What one candidate's score was made of, for `explain`: "waiting 3 requests, age 41 ms". Appends to out.
   virtual void explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const = 0;
+  // The column of EndpointScalar whose age counts in strict mode; kNoSlot: none. Signals are declared.
+  virtual AttributeSlot aging_attribute() const { return kNoSlot; }
 };
 
 // Chooses up to its configured number of candidates, best first; returns them in ctx.arena.
@@ -121,6 +126,8 @@ class Picker : public virtual Plugin {
   // What besides the totals the choice looks at in one candidate, for `explain`: "2 requests, 900 tokens in
   // flight". Appends to out; nothing: the totals alone count.
   virtual void explain(const SchedulingContext&, Candidate, std::string& /*out*/) const {}
+  // How many candidates it returns where there are that many.
+  virtual size_t max_targets() const { return 1; }
 };
 
 // Decides which profiles run and which result is primary. pick() is called until it returns nothing.
@@ -228,6 +235,15 @@ class SaturationDetector : public virtual Plugin {
  public:
   virtual double saturation(const PoolSnapshot& pool, const SignalView& signals,
                             std::span<const Candidate> candidates, TimePoint now) const = 0;
+  // Strict mode's gate, endpoint by endpoint: moves those below 1 to the front, in order, and returns how
+  // many they are.
+  virtual size_t keep_unsaturated(const SchedulingContext& ctx, std::span<Candidate> inout) const {
+    size_t kept = 0;
+    for (const Candidate c : inout) {
+      if (saturation(ctx.pool, ctx.signals, {&c, 1}, ctx.now) < 1.0) inout[kept++] = c;
+    }
+    return kept;
+  }
 };
 
 // Told when an endpoint leaves the pool, before its slot is reused. Called from one thread at a time.

@@ -21,6 +21,15 @@ enum class SignalState : uint8_t {
 };
 std::string_view signal_state_name(SignalState state);
 
+// Whether a value was ever observed under this state: fresh and stale ones, and those of an endpoint whose
+// scrapes fail now but once answered.
+inline bool is_known(SignalState state) {
+  return state == SignalState::kFresh || state == SignalState::kStale;
+}
+inline bool is_known(SignalState state, TimePoint observed_at) {
+  return is_known(state) || (state == SignalState::kEndpointDown && observed_at != kNever);
+}
+
 // The scalar signals every engine table maps to. Units in the comment.
 enum class Signal : uint8_t {
   kWaitingRequests,  // requests
@@ -66,6 +75,11 @@ struct SignalView {
   std::array<std::vector<SignalState>, kSignalCount> state;
   std::vector<const LoraSignal*> lora;  // never null; points into `lora_rows`
   std::vector<LoraSignal> lora_rows;
+  // By Signal, the last one of the adapter lists: when the oldest value of the pool was observed; kNever: not
+  // every endpoint has one, or nobody looked.
+  std::array<TimePoint, kSignalCount + 1> oldest{};
+  // What EndpointLive::unseen.since() takes to tell of the requests that a row's values don't.
+  std::vector<uint32_t> shown_round;
 
   std::span<const double> values(Signal s) const { return value[static_cast<size_t>(s)]; }
   SignalValue at(Signal s, Candidate c) const {

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "inference/decision.h"
+#include "inference/freshness.h"
 #include "inference/request.h"
 #include "inference/signals.h"
 
@@ -95,6 +96,8 @@ std::string_view fallback_state_name(FallbackState state) {
       return "none";
     case FallbackState::kNoFreshSignals:
       return "no_fresh_signals";
+    case FallbackState::kTooFewFreshSignals:
+      return "too_few_fresh_signals";
     case FallbackState::kProducerFailed:
       return "producer_failed";
     case FallbackState::kNoEndpoint:
@@ -103,6 +106,34 @@ std::string_view fallback_state_name(FallbackState state) {
       return "over_time";
   }
   return "none";
+}
+
+std::string_view simple_choice_name(SimpleChoice choice) {
+  switch (choice) {
+    case SimpleChoice::kNone:
+      return "none";
+    case SimpleChoice::kLeastInFlight:
+      return "least-in-flight";
+    case SimpleChoice::kRoundRobin:
+      return "round-robin";
+  }
+  return "none";
+}
+
+double Freshness::influence(const SignalView& signals, SignalSet set, Candidate candidate,
+                            TimePoint now) const {
+  double least = 1.0;
+  for (size_t i = 0; i < kSignalCount; ++i) {
+    if ((set >> i & 1U) != 0) {
+      least = std::min(least, influence(signals, static_cast<Signal>(i), candidate, now));
+    }
+  }
+  if ((set & kAdapterBit) != 0) {
+    const LoraSignal& lora = *signals.lora[candidate];
+    least = std::min(
+        least, is_known(lora.state, lora.observed_at) ? adapters().influence(now - lora.observed_at) : 0.0);
+  }
+  return least;
 }
 
 bool LoraSignal::is_running(uint64_t name_hash) const {
@@ -120,6 +151,8 @@ void SignalView::resize(size_t endpoints) {
   lora_rows.assign(endpoints, LoraSignal{});
   lora.resize(endpoints);
   for (size_t i = 0; i < endpoints; ++i) lora[i] = &lora_rows[i];
+  oldest.fill(kNever);
+  shown_round.assign(endpoints, 0);
 }
 
 }  // namespace penstock

@@ -200,6 +200,7 @@ struct Scraper::Target {
                              const io::HttpCallOptions& options);
   Result<io::HttpDestination> destination() const;
   void adopt_config();
+  void begin_round();
   void succeeded(const Outcome& outcome);
   // Calls `tell(PageSink&)` for each, unless the task has retired.
   template <typename Tell>
@@ -221,6 +222,7 @@ struct Scraper::Target {
   std::string page;                         // whole, for the sinks
   const EngineMapping* detected = nullptr;  // of `config`
   SignalRow row;
+  UnseenRequests::Round round = 0;  // begun with the scrape under way, or with the first one that failed
   AdapterMemory adapters;
   uint32_t failures = 0;
   Failure last_failure = Failure::kNone;
@@ -244,6 +246,12 @@ void Scraper::Target::adopt_config() {
   reader = std::make_unique<PageReader>(config->engines, config->settings.max_page_bytes);
 }
 
+// After a failed scrape the round goes on: what was sent in it is still to be shown.
+void Scraper::Target::begin_round() {
+  if (!config->settings.writes_signals || failures != 0 || endpoint->live == nullptr) return;
+  round = endpoint->live->unseen.begin_round();
+}
+
 io::Task<void> Scraper::Target::run(std::shared_ptr<Target> self) {
   const Shard::Use use(*self->shard);
   io::Loop& loop = self->shard->loop;
@@ -254,6 +262,7 @@ io::Task<void> Scraper::Target::run(std::shared_ptr<Target> self) {
     self->adopt_config();
     const TimePoint begin = self->shared->clock.now();
     auto where = self->destination();
+    self->begin_round();
     Outcome outcome{Failure::kConnect, where.ok() ? std::string() : where.error().message};
     if (where.ok()) outcome = co_await self->scrape(*where);
     if (outcome.cancelled || self->cancel.cancelled()) break;
@@ -402,6 +411,7 @@ void Scraper::Target::succeeded(const Outcome& outcome) {
   if (!reading.running.empty()) reading.lora_found = true;
 
   missing = apply_reading(reading, row, outcome.observed_at);
+  row.shown_round = round;
   shared->table.write(ticket, row, shared->clock.now());
   if (!reading.errors.empty())
     shared->extract_errors.with({settings.source_type, settings.extractor_type}).add();

@@ -228,6 +228,29 @@ TEST_F(ScraperTest, ThreeFailuresInARowMakeAnEndpointDownAndOneSuccessBringsItBa
   EXPECT_TRUE(eventually([&] { return state(0) == SignalState::kFresh; }));
 }
 
+// MET-10: what a scrape shows and what it cannot.
+TEST_F(ScraperTest, RequestsAreUnseenUntilAScrapeThatBeganAfterThemSucceeds) {
+  FakeEngine engine;
+  auto target = std::make_shared<Endpoint>(*endpoint(0, engine.port()));
+  target->live = std::make_shared<EndpointLive>();
+  UnseenRequests& unseen = target->live->unseen;
+  Scraper& s = scraper();
+  s.add(target);
+  ASSERT_TRUE(eventually([&] { return state(0) == SignalState::kFresh; }));
+  unseen.add();
+  ASSERT_TRUE(eventually([&] { return unseen.since(table_.read(0).shown_round) == 0; }));
+
+  engine.set(Mode::kHang);
+  // Whatever was under way has answered or hangs; from here on no scrape succeeds.
+  const uint64_t hits = engine.hits();
+  ASSERT_TRUE(eventually([&] { return engine.hits() >= hits + 2; }));
+  unseen.add();
+  ASSERT_TRUE(eventually([&] { return state(0) == SignalState::kEndpointDown; }));
+  EXPECT_EQ(unseen.since(table_.read(0).shown_round), 1U) << "failed scrapes show nothing";
+  engine.set(Mode::kGood);
+  EXPECT_TRUE(eventually([&] { return unseen.since(table_.read(0).shown_round) == 0; }));
+}
+
 // RET-03 and MET-05.
 TEST_F(ScraperTest, AHungEngineDelaysNobodyElse) {
   FakeEngine hung;

@@ -56,6 +56,7 @@ void SignalTable::store(Row& row, const SignalRow& from) {
   put(pack_states(from.signals));
   put(pack_time(from.lora.observed_at));
   put(pack_lora(from.lora));
+  put(from.shown_round);
   for (size_t i = 0; i < from.lora.running_count; ++i) put(from.lora.running[i]);
   for (size_t i = 0; i < from.lora.waiting_count; ++i) put(from.lora.waiting[i]);
   row.sequence.store(sequence + 2, std::memory_order_release);
@@ -79,6 +80,7 @@ uint32_t SignalTable::load(const Row& row, SignalRow& into) {
     into.lora.running_count = static_cast<uint16_t>(std::min<uint64_t>(lora >> 8U & 0xFFU, kMaxAdapters));
     into.lora.waiting_count = static_cast<uint16_t>(std::min<uint64_t>(lora >> 16U & 0xFFU, kMaxAdapters));
     into.lora.max_adapters = static_cast<int32_t>(static_cast<uint32_t>(lora >> 32U));
+    into.shown_round = static_cast<UnseenRequests::Round>(get());
     for (size_t i = 0; i < into.lora.running_count; ++i) into.lora.running[i] = get();
     for (size_t i = 0; i < into.lora.waiting_count; ++i) into.lora.waiting[i] = get();
     std::atomic_thread_fence(std::memory_order_acquire);
@@ -148,6 +150,7 @@ void FrameReader::copy_row(const SignalRow& row, size_t i, SignalView& view) con
     view.observed_at[s][i] = row.signals[s].observed_at;
     view.state[s][i] = row.signals[s].state;
   }
+  view.shown_round[i] = row.shown_round;
   LoraSignal& lora = view.lora_rows[i];
   lora.observed_at = row.lora.observed_at;
   lora.state = row.lora.state;
@@ -174,6 +177,23 @@ void FrameReader::expire(SignalView& view, TimePoint now) {
   for (LoraSignal& lora : view.lora_rows) check(lora.observed_at, lora.state);
 }
 
+void FrameReader::find_oldest(SignalView& view) {
+  const auto oldest_of = [&](auto&& at) {
+    TimePoint oldest = TimePoint::max();
+    for (size_t i = 0; i < view.lora_rows.size(); ++i) {
+      const auto& [observed_at, state] = at(i);
+      if (!is_known(state, observed_at)) return kNever;
+      oldest = std::min(oldest, observed_at);
+    }
+    return view.lora_rows.empty() ? kNever : oldest;
+  };
+  for (size_t s = 0; s < kSignalCount; ++s) {
+    view.oldest[s] = oldest_of([&](size_t i) { return std::pair(view.observed_at[s][i], view.state[s][i]); });
+  }
+  view.oldest[kSignalCount] =
+      oldest_of([&](size_t i) { return std::pair(view.lora_rows[i].observed_at, view.lora_rows[i].state); });
+}
+
 void FrameReader::refresh(const PoolSnapshot& pool, SignalView& view, TimePoint now) {
   const uint64_t epoch = table_.epoch(now);
   const bool moved = pool.epoch != seen_membership_ || sequences_.size() != pool.endpoints.size();
@@ -194,6 +214,7 @@ void FrameReader::refresh(const PoolSnapshot& pool, SignalView& view, TimePoint 
   seen_epoch_ = epoch;
   seen_membership_ = pool.epoch;
   view.epoch = epoch;
+  find_oldest(view);
   expire(view, now);
 }
 

@@ -18,6 +18,8 @@ namespace penstock::signals {
 struct SignalRow {
   std::array<SignalValue, kSignalCount> signals{};
   LoraSignal lora;
+  // The UnseenRequests round that the scrape of these values began: what was sent before they show.
+  UnseenRequests::Round shown_round = 0;
 
   SignalValue& at(Signal s) { return signals[static_cast<size_t>(s)]; }
   const SignalValue& at(Signal s) const { return signals[static_cast<size_t>(s)]; }
@@ -61,8 +63,9 @@ class SignalTable {
 
   static constexpr size_t kRowsPerBlock = 64;
   static constexpr size_t kBlocks = kMaxEndpoints / kRowsPerBlock;
-  // Words of a row: values, times, packed states, LoRA time, packed LoRA counts; then adapter hashes.
-  static constexpr size_t kHeadWords = 2 * kSignalCount + 3;
+  // Words of a row: values, times, packed states, LoRA time, packed LoRA counts, shown round; then adapter
+  // hashes.
+  static constexpr size_t kHeadWords = 2 * kSignalCount + 4;
   static constexpr size_t kWords = kHeadWords + 2 * kMaxAdapters;
 
   struct Row {
@@ -104,6 +107,7 @@ class FrameReader {
  private:
   void copy_row(const SignalRow& row, size_t i, SignalView& view) const;
   void expire(SignalView& view, TimePoint now);
+  static void find_oldest(SignalView& view);
 
   SignalTable& table_;
   Duration budget_;

@@ -102,6 +102,49 @@ TEST(FrameReaderTest, FollowsRowsAndMembership) {
   EXPECT_TRUE(view.lora[0]->is_waiting(9));
 }
 
+TEST(FrameReaderTest, TheOldestValueOfThePoolIsKnownOnlyWhereEveryEndpointHasOne) {
+  SignalTable table;
+  const auto a = table.attach(10, kStart);
+  const auto b = table.attach(20, kStart);
+  table.write(a, row_of(1, kStart), kStart);
+  FrameReader reader(table, seconds(2));
+  SignalView view;
+  const auto oldest = [&](size_t s) { return view.oldest[s]; };
+  reader.refresh(pool_of({10, 20}, 1), view, kStart);
+  EXPECT_EQ(oldest(0), kNever);
+
+  const TimePoint later = kStart + seconds(1);
+  table.write(b, row_of(2, later), later);
+  reader.refresh(pool_of({10, 20}, 1), view, later);
+  EXPECT_EQ(oldest(0), kStart);
+  EXPECT_EQ(oldest(kSignalCount), kStart) << "adapter lists";
+  EXPECT_EQ(oldest(static_cast<size_t>(Signal::kKvUsage)), kNever);
+
+  SignalRow down = row_of(1, kStart);
+  down.at(Signal::kWaitingRequests).state = SignalState::kEndpointDown;
+  table.write(a, down, later);
+  reader.refresh(pool_of({10, 20}, 1), view, later + seconds(1));
+  EXPECT_EQ(oldest(0), kStart) << "it was known once, and its age tells";
+  down.at(Signal::kWaitingRequests).state = SignalState::kNameMissing;
+  table.write(a, down, later + seconds(1));
+  reader.refresh(pool_of({10, 20}, 1), view, later + seconds(2));
+  EXPECT_EQ(oldest(0), kNever);
+}
+
+TEST(FrameReaderTest, ARowTellsWhichRequestsItShows) {
+  SignalTable table;
+  const auto ticket = table.attach(4, kStart);
+  SignalRow row = row_of(1, kStart);
+  row.shown_round = 77;
+  table.write(ticket, row, kStart);
+  EXPECT_EQ(table.read(4).shown_round, 77U);
+  EXPECT_TRUE(table.read(4).lora.is_running(9)) << "what lies behind it in the row";
+  FrameReader reader(table, seconds(2));
+  SignalView view;
+  reader.refresh(pool_of({4}, 1), view, kStart);
+  EXPECT_EQ(view.shown_round[0], 77U);
+}
+
 TEST(FrameReaderTest, AFreshValueGoesStaleWithoutAnyWrite) {
   SignalTable table;
   const auto ticket = table.attach(0, kStart);
