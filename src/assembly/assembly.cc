@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 
 #include "assembly/data_graph.h"
 #include "assembly/defaults.h"
 #include "assembly/flow_control_plan.h"
+#include "assembly/freshness_plan.h"
 #include "assembly/instances.h"
 #include "assembly/validation.h"
 #include "base/strings.h"
@@ -87,7 +89,7 @@ class Assembler {
   }
 
   using Step = Status (Assembler::*)();
-  static const std::array<Step, 10> kLoadSteps;
+  static const std::array<Step, 11> kLoadSteps;
 
   Status phase_one(Result<config::DecodedConfig> decoded) {
     if (!decoded) return std::move(decoded).error();
@@ -95,13 +97,6 @@ class Assembler {
     out_.effective = std::move(decoded->config);
     policy_->warnings = std::move(decoded->notices);
     policy_->strict = out_.effective.strict();
-    if (policy_->strict) {
-      policy_->warnings.emplace_back(
-          "penstock.mode strict: in this build it changes how metrics are read (ranks behind one port, "
-          "waiting "
-          "requests, adapters); freshness decay, gating by endpoint and the picking of near ties are not in "
-          "it");
-    }
     for (config::PluginSpec& plugin : out_.effective.plugins) {
       if (plugin.name.empty()) plugin.name = plugin.type;
     }
@@ -158,6 +153,19 @@ class Assembler {
                         spec.name, spec.type, replacement));
       }
     }
+    return {};
+  }
+
+  Status plan_freshness() {
+    if (!policy_->strict) return {};
+    Result<Freshness> freshness =
+        assembly::plan_freshness(out_.effective.freshness, instances_.scrape_interval(), options_.staleness);
+    if (!freshness) return freshness.error().wrap("configuration validation failed");
+    policy_->freshness = *freshness;
+    out_.notices.emplace_back(
+        "penstock.mode strict: scores fade with the age of signals, requests sent since the last scrape "
+        "count, "
+        "sheddable requests are gated by endpoint, near ties are picked by load, metrics are read our way");
     return {};
   }
 
@@ -229,7 +237,8 @@ class Assembler {
     for (const config::ScheduledPlugin& entry : wanted.plugins) {
       const Plugin* plugin = instances_.find(entry.plugin_ref);
       if (const auto* scorer = dynamic_cast<const Scorer*>(plugin)) {
-        profile.scorers.push_back({scorer, entry.weight.value_or(1.0)});
+        profile.scorers.push_back({scorer, entry.weight.value_or(1.0),
+                                   entry.max_contribution.value_or(std::numeric_limits<double>::infinity())});
       }
       if (const auto* filter = dynamic_cast<const Filter*>(plugin)) profile.filters.push_back(filter);
       const auto* picker = dynamic_cast<const Picker*>(plugin);
@@ -479,12 +488,17 @@ class Assembler {
   Assembly out_;
 };
 
-const std::array<Assembler::Step, 10> Assembler::kLoadSteps{
-    &Assembler::check_plugins,      &Assembler::create_plugins,
-    &Assembler::apply_defaults,     &Assembler::check_references,
-    &Assembler::build_scheduler,    &Assembler::build_data_layer,
-    &Assembler::build_flow_control, &Assembler::build_parsers,
-    &Assembler::find_detector,      &Assembler::warn};
+const std::array<Assembler::Step, 11> Assembler::kLoadSteps{&Assembler::check_plugins,
+                                                            &Assembler::create_plugins,
+                                                            &Assembler::plan_freshness,
+                                                            &Assembler::apply_defaults,
+                                                            &Assembler::check_references,
+                                                            &Assembler::build_scheduler,
+                                                            &Assembler::build_data_layer,
+                                                            &Assembler::build_flow_control,
+                                                            &Assembler::build_parsers,
+                                                            &Assembler::find_detector,
+                                                            &Assembler::warn};
 
 }  // namespace
 

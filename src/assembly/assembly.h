@@ -33,6 +33,8 @@ struct AssemblyOptions {
   // Whether types of stability Alpha may be used (--allow-experimental-plugins).
   bool allow_experimental = false;
   Duration scrape_interval = std::chrono::milliseconds(200);
+  // Age up to which a signal is fresh where the configuration says nothing itself.
+  Duration staleness = std::chrono::seconds(2);
   uint64_t epoch = 1;
   // State of the pool that outlives its policies; nullptr: every policy starts cold.
   WarmState* warm = nullptr;

@@ -28,7 +28,7 @@ class Defaults {
       if (Status s = inject("single-profile-handler"); !s.ok()) return s;
     }
     if (first<Picker>() == nullptr) {
-      if (Status s = inject("max-score-picker"); !s.ok()) return s;
+      if (Status s = inject(config_.strict() ? "near-tie-picker" : "max-score-picker"); !s.ok()) return s;
     }
     const std::string picker = first<Picker>()->name();
     for (config::SchedulingProfile& profile : config_.scheduling_profiles) {

@@ -22,6 +22,7 @@ class Instances final : public PluginLookup {
 
   // What factories are told from now on.
   void set_scrape_interval(Duration interval) { scrape_interval_ = interval; }
+  Duration scrape_interval() const { return scrape_interval_; }
 
   const PluginDescriptor* find_type(std::string_view type) const;
   // "plugin type 'x' is known to llm-d-router but not part of this build", or, for types nobody knows,

@@ -467,6 +467,7 @@ std::shared_ptr<Endpoint> Bench::make_endpoint(const NamedEndpoint& input) {
     found = members_.emplace(input.name, Member{std::make_shared<EndpointLive>(), next_slot_++}).first;
     found->second.live->load = EndpointLive::pack(static_cast<uint64_t>(input.input.requests_in_flight),
                                                   static_cast<uint64_t>(input.input.tokens_in_flight));
+    for (int64_t n = 0; n < input.input.sent_since; ++n) found->second.live->unseen.add();
   }
   auto endpoint = std::make_shared<Endpoint>();
   endpoint->slot = found->second.slot;
@@ -525,7 +526,7 @@ void Bench::set_signals(const std::vector<NamedEndpoint>& endpoints) {
       const bool seen = input->state != SignalState::kNeverSeen && input->state != SignalState::kNameMissing;
       signals_.value[row][i] = seen ? input->value : 0;
       signals_.state[row][i] = input->state;
-      signals_.observed_at[row][i] = seen ? clock_.now() : kNever;
+      signals_.observed_at[row][i] = seen ? clock_.now() - std::chrono::milliseconds(input->age_ms) : kNever;
     }
     LoraSignal& lora = signals_.lora_rows[i];
     if (in.adapters_max == 0 && in.adapters_running.empty() && in.adapters_waiting.empty()) continue;

@@ -31,6 +31,7 @@ using config::Node;
 struct SignalInput {
   double value = 0;
   SignalState state = SignalState::kFresh;
+  int64_t age_ms = 0;
 };
 
 struct EndpointInput {
@@ -46,6 +47,7 @@ struct EndpointInput {
   int adapters_max = 0;
   int64_t requests_in_flight = 0;
   int64_t tokens_in_flight = 0;
+  int64_t sent_since = 0;  // of those in flight: sent since the last scrape
 };
 
 struct NamedEndpoint {
@@ -389,6 +391,7 @@ class Decoder {
       object(load, path + ".inFlight", [&](Binder& b) {
         b.field("requests", out.requests_in_flight, "", "");
         b.field("tokens", out.tokens_in_flight, "", "");
+        b.field("sentSince", out.sent_since, "", "");
       });
     }
   }
@@ -405,10 +408,11 @@ class Decoder {
       return;
     }
     if (!node->is_map()) return wrong(*node, path, "expected a number, unknown, nan or {value, state}");
-    std::string state;
+    std::string state = "fresh";
     object(node, path, [&](Binder& b) {
       b.field("value", out.value, "", "");
       b.field("state", state, "", "");
+      b.field("ageMs", out.age_ms, "", "");
     });
     for (const SignalState s : {SignalState::kNeverSeen, SignalState::kFresh, SignalState::kStale,
                                 SignalState::kNameMissing, SignalState::kEndpointDown}) {

@@ -140,6 +140,7 @@ Result<Assembly> PoolRuntime::assemble_policy(const PoolSpec& spec, uint64_t epo
                           .loops = shared_.loops.size(),
                           .allow_experimental = settings.allow_experimental_plugins,
                           .scrape_interval = settings.metrics.interval,
+                          .staleness = settings.metrics.staleness,
                           .epoch = epoch,
                           .warm = &warm_};
   const std::string pool = fmt::format("pool {}/{}", settings.ns, settings.name);
@@ -343,7 +344,8 @@ Status PoolRuntime::reload(PoolSpec spec) {
   }
   // A policy that would be the same stays, with what its plugins have learnt.
   const bool same = assembly->policy->effective_config == policy()->effective_config &&
-                    spec_.settings.metrics.interval == former.settings.metrics.interval;
+                    spec_.settings.metrics.interval == former.settings.metrics.interval &&
+                    spec_.settings.metrics.staleness == former.settings.metrics.staleness;
   if (!same) {
     if (Status status = publish(std::move(*assembly)); !status.ok()) return status;
   }

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/strings.h"
@@ -46,6 +48,10 @@ void append_profile(std::string& out, const Json& decision, const Json& profile)
   };
   out += fmt::format("\nprofile {}: {} candidates, {}\n", text_of(profile, "profile"),
                      text_of(profile, "candidates"), picked.empty() ? "none picked" : "picked by " + picker);
+  if (const std::string decided_by = text_of(profile, "decided_by"); !decided_by.empty()) {
+    out += fmt::format("  only {} of them have fresh signals: decided by {}\n",
+                       text_of(profile, "fresh_candidates"), decided_by);
+  }
   for (const Json& filter : profile.value("filters", Json::array())) {
     out += fmt::format("  filter {}: {} -> {}\n", text_of(filter, "plugin"), text_of(filter, "before"),
                        text_of(filter, "after"));
@@ -58,7 +64,10 @@ void append_profile(std::string& out, const Json& decision, const Json& profile)
       const std::string plugin = text_of(scorer, "plugin");
       const double weight = scorer.value("weight", 1.0);
       const double score = candidate.value("scores", Json::object()).value(plugin, 0.0);
-      out += fmt::format("       {:<30} {:.4f} x {} = {:.4f}   {}\n", plugin, score, weight, score * weight,
+      const double cap = scorer.value("max_contribution", std::numeric_limits<double>::infinity());
+      const double part = std::clamp(score * weight, -cap, cap);
+      out += fmt::format("       {:<30} {:.4f} x {} {} {:.4f}   {}\n", plugin, score, weight,
+                         part == score * weight ? "=" : "held at", part,
                          explanation(endpoint, "scorer", plugin));
     }
     if (const std::string why = explanation(endpoint, "picker", picker); !why.empty())
@@ -108,10 +117,12 @@ std::string render(const Json& decision) {
   for (const Json& signal : decision.value("signals", Json::array())) {
     const std::string state = text_of(signal, "state");
     const bool known = state == "fresh" || state == "stale";
-    out +=
-        fmt::format("  {:<36} {:<18} {:>10} {:<9} {:<13} {}\n", text_of(signal, "endpoint"),
-                    text_of(signal, "signal"), known ? text_of(signal, "value") : "-",
-                    text_of(signal, "unit"), state, known ? "age " + text_of(signal, "age_ms") + " ms" : "");
+    std::string rest = known ? "age " + text_of(signal, "age_ms") + " ms" : "";
+    if (signal.contains("influence")) rest += ", influence " + text_of(signal, "influence");
+    if (signal.value("sent_since", 0) > 0) rest += ", " + text_of(signal, "sent_since") + " sent since";
+    out += fmt::format("  {:<36} {:<18} {:>10} {:<9} {:<13} {}\n", text_of(signal, "endpoint"),
+                       text_of(signal, "signal"), known ? text_of(signal, "value") : "-",
+                       text_of(signal, "unit"), state, rest);
   }
   if (const std::string winner = text_of(decision, "endpoint"); !winner.empty())
     out += fmt::format("\nwinner: {} ({})\n", winner, text_of(decision, "address"));

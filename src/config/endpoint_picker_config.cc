@@ -70,10 +70,46 @@ void bind_top(Binder& b, EndpointPickerConfig& config, TopNodes& nodes) {
   b.node("penstock", nodes.penstock, "What the reference does not have.");
 }
 
-void bind_penstock(Binder& b, std::string& mode) {
-  b.field("mode", mode, "",
+void optional_duration(Binder& b, std::string_view name, std::optional<Duration>& out, std::string_view doc) {
+  Duration value{};
+  b.field(name, value, "", doc);
+  if (b.present(name)) out = value;
+}
+
+struct PenstockNodes {
+  std::string mode = "compatible";
+  const Node* freshness = nullptr;
+};
+
+void bind_penstock(Binder& b, PenstockNodes& nodes) {
+  b.field("mode", nodes.mode, "",
           "compatible (default): the reference's behaviour; strict: ours. docs/compatibility.md says what "
           "changes.");
+  b.node("freshness", nodes.freshness,
+         "How the age of signals counts; only with mode strict, where it is on without being named.");
+}
+
+void bind_bounds(Binder& b, FreshnessConfig::Bounds& bounds) {
+  optional_duration(b, "budget", bounds.budget,
+                    "Age up to which a value counts in full; default: the pool's metrics.staleness (2s).");
+  optional_duration(b, "unknownAfter", bounds.unknown_after,
+                    "Age from which it counts as unknown; in between its influence falls in a straight line; "
+                    "default: 5 x budget.");
+}
+
+void bind_freshness(Binder& b, FreshnessConfig& freshness, const Node*& signals) {
+  bind_bounds(b, freshness.bounds);
+  b.node("signals", signals,
+         "{budget, unknownAfter} of single signals: waiting_requests, running_requests, kv_usage_ratio, "
+         "lora_adapters, and attributes: all other scraped numbers.");
+  b.field("inFlightCredit", freshness.in_flight_credit, "",
+          "Requests sent since the last scrape count as waiting and as running; default true.");
+  b.field("minFreshShare", freshness.min_fresh_share, "ratio",
+          "Share of candidates with fresh values of all signals that a profile needs, below which `fallback` "
+          "decides; default 0.5, 0: never.");
+  b.field("fallback", freshness.fallback, "",
+          "least-in-flight (default): fewest own requests in flight, equals in turn; round-robin; none: the "
+          "profile decides by what it has.");
 }
 
 void bind_plugin(Binder& b, PluginSpec& plugin, const Node*& parameters) {
@@ -94,6 +130,8 @@ void bind_profile(Binder& b, SchedulingProfile& profile, const Node*& plugins) {
 void bind_scheduled(Binder& b, ScheduledPlugin& plugin) {
   b.field("pluginRef", plugin.plugin_ref, "", "Name of a plugin instance.");
   b.field("weight", plugin.weight, "", "Weight of a scorer; default 1.");
+  b.field("maxContribution", plugin.max_contribution, "",
+          "Penstock's own: the most that score x weight of a scorer may add or take away; absent: no bound.");
 }
 
 struct DataLayerNodes {
@@ -124,12 +162,6 @@ void optional_quantity(Binder& b, std::string_view name, std::optional<int64_t>&
                        std::string_view doc) {
   int64_t value = 0;
   b.quantity(name, value, unit, doc);
-  if (b.present(name)) out = value;
-}
-
-void optional_duration(Binder& b, std::string_view name, std::optional<Duration>& out, std::string_view doc) {
-  Duration value{};
-  b.field(name, value, "", doc);
   if (b.present(name)) out = value;
 }
 
@@ -205,6 +237,11 @@ void decode_profiles(const Node* list, EndpointPickerConfig& config, Errors& err
       ScheduledPlugin plugin;
       plugin.line = entry.line;
       decode_object(&entry, entry_path, errors, [&](Binder& b) { bind_scheduled(b, plugin); });
+      if (plugin.max_contribution && !(*plugin.max_contribution >= 0)) {
+        errors.add(entry_path + ".maxContribution",
+                   fmt::format("must be at least 0, got {}", *plugin.max_contribution),
+                   entry.find("maxContribution")->line);
+      }
       profile.plugins.push_back(std::move(plugin));
     });
     config.scheduling_profiles.push_back(std::move(profile));
@@ -265,6 +302,54 @@ void decode_request_handler(const Node* node, EndpointPickerConfig& config, Erro
   for_each_item(parsers, "requestHandler.parsers", errors, [&](const Node& item, const std::string& path) {
     config.parsers->push_back(decode_ref(&item, path, errors).value_or(""));
   });
+}
+
+FreshnessConfig decode_freshness(const Node& node, Errors& errors) {
+  FreshnessConfig out;
+  out.line = node.line;
+  const Node* signals = nullptr;
+  const std::string path = "penstock.freshness";
+  decode_object(&node, path, errors, [&](Binder& b) { bind_freshness(b, out, signals); });
+  std::array<const Node*, std::size(kFreshnessSignals)> nodes{};
+  decode_object(signals, path + ".signals", errors, [&](Binder& b) {
+    for (size_t i = 0; i < nodes.size(); ++i) b.node(kFreshnessSignals[i], nodes[i], "");
+  });
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i] == nullptr) continue;
+    FreshnessConfig::SignalBounds& own = out.signals.emplace_back();
+    own.signal = kFreshnessSignals[i];
+    own.line = nodes[i]->line;
+    decode_object(nodes[i], path + ".signals." + own.signal, errors,
+                  [&](Binder& b) { bind_bounds(b, own.bounds); });
+  }
+  const std::optional<std::string>& fallback = out.fallback;
+  if (fallback && *fallback != "least-in-flight" && *fallback != "round-robin" && *fallback != "none") {
+    errors.add(path + ".fallback",
+               fmt::format("\"{}\" is not least-in-flight, round-robin or none", *fallback),
+               node.find("fallback")->line);
+  }
+  if (out.min_fresh_share && !(*out.min_fresh_share >= 0 && *out.min_fresh_share <= 1)) {
+    errors.add(path + ".minFreshShare", fmt::format("must be in [0, 1], got {}", *out.min_fresh_share),
+               node.find("minFreshShare")->line);
+  }
+  return out;
+}
+
+void decode_penstock(const Node* node, EndpointPickerConfig& config, Errors& errors) {
+  if (node == nullptr) return;
+  PenstockNodes nodes;
+  decode_object(node, "penstock", errors, [&](Binder& b) { bind_penstock(b, nodes); });
+  if (nodes.mode != "compatible" && nodes.mode != "strict") {
+    errors.add("penstock.mode", fmt::format("\"{}\" is not compatible or strict", nodes.mode),
+               node->find("mode")->line);
+  }
+  config.mode = std::move(nodes.mode);
+  if (nodes.freshness == nullptr) return;
+  config.freshness = decode_freshness(*nodes.freshness, errors);
+  if (config.mode == "compatible") {
+    errors.add("penstock.freshness", "needs penstock.mode: strict; compatible mode takes no notice of age",
+               nodes.freshness->line);
+  }
 }
 
 // Which documents are ours. An absent kind or apiVersion is ours.
@@ -370,6 +455,28 @@ std::string data_layer_text(const DataLayerConfig& layer) {
       layer.cross_replica_sync_interval ? format_duration(*layer.cross_replica_sync_interval) : "<nil>");
 }
 
+std::string bounds_text(const FreshnessConfig::Bounds& bounds) {
+  std::vector<std::string> parts;
+  if (bounds.budget) parts.push_back("Budget: " + format_duration(*bounds.budget));
+  if (bounds.unknown_after) parts.push_back("UnknownAfter: " + format_duration(*bounds.unknown_after));
+  return braced(parts);
+}
+
+std::string freshness_text(const FreshnessConfig& freshness) {
+  std::vector<std::string> parts;
+  parts.push_back("Bounds: " + bounds_text(freshness.bounds));
+  for (const FreshnessConfig::SignalBounds& own : freshness.signals) {
+    parts.push_back(fmt::format("{}: {}", own.signal, bounds_text(own.bounds)));
+  }
+  if (freshness.in_flight_credit) {
+    parts.push_back(fmt::format("InFlightCredit: {}", *freshness.in_flight_credit));
+  }
+  if (freshness.min_fresh_share)
+    parts.push_back(fmt::format("MinFreshShare: {}", *freshness.min_fresh_share));
+  if (freshness.fallback) parts.push_back("Fallback: " + *freshness.fallback);
+  return braced(parts);
+}
+
 }  // namespace
 
 bool FlowControlConfig::sets_more_than_detector() const {
@@ -398,15 +505,7 @@ Result<DecodedConfig> decode_endpoint_picker_config(const Node& document) {
   decode_request_handler(nodes.request_handler, out.config, errors);
   out.config.saturation_detector = decode_ref(nodes.saturation_detector, "saturationDetector", errors);
   out.config.parser = decode_ref(nodes.parser, "parser", errors);
-  if (nodes.penstock != nullptr) {
-    std::string mode = "compatible";
-    decode_object(nodes.penstock, "penstock", errors, [&](Binder& b) { bind_penstock(b, mode); });
-    if (mode != "compatible" && mode != "strict") {
-      errors.add("penstock.mode", fmt::format("\"{}\" is not compatible or strict", mode),
-                 nodes.penstock->find("mode")->line);
-    }
-    out.config.mode = std::move(mode);
-  }
+  decode_penstock(nodes.penstock, out.config, errors);
   if (!errors.empty()) return errors.joined().wrap("failed to decode configuration JSON/YAML");
   copy_deprecated(out);
   return out;
@@ -465,6 +564,9 @@ std::string to_string(const PluginSpec& plugin) {
 std::string to_string(const ScheduledPlugin& plugin) {
   std::vector<std::string> parts{"PluginRef: " + plugin.plugin_ref};
   if (plugin.weight) parts.push_back(fmt::format("Weight: {:.2f}", *plugin.weight));
+  if (plugin.max_contribution) {
+    parts.push_back(fmt::format("MaxContribution: {:.2f}", *plugin.max_contribution));
+  }
   return braced(parts);
 }
 
@@ -519,7 +621,11 @@ std::string to_string(const EndpointPickerConfig& config) {
     parts.push_back("SaturationDetector: " + ref_text(*config.saturation_detector));
   }
   if (config.parser) parts.push_back("Parser: " + ref_text(*config.parser));
-  if (config.mode) parts.push_back(fmt::format("Penstock: {{Mode: {}}}", *config.mode));
+  if (config.mode) {
+    std::vector<std::string> inner{"Mode: " + *config.mode};
+    if (config.freshness) inner.push_back("Freshness: " + freshness_text(*config.freshness));
+    parts.push_back("Penstock: " + braced(inner));
+  }
   return braced(parts);
 }
 
@@ -548,8 +654,10 @@ std::vector<ConfigSection> describe_endpoint_picker_config() {
   add("dataLayer.sources[]", [&](Binder& b) { bind_source(b, source, node); });
   add("flowControl", [&](Binder& b) { bind_flow_control(b, flow, flow_nodes); });
   add("flowControl.priorityBands[]", [&](Binder& b) { bind_band(b, band); });
-  std::string mode = "compatible";
-  add("penstock", [&](Binder& b) { bind_penstock(b, mode); });
+  PenstockNodes penstock;
+  FreshnessConfig freshness;
+  add("penstock", [&](Binder& b) { bind_penstock(b, penstock); });
+  add("penstock.freshness", [&](Binder& b) { bind_freshness(b, freshness, node); });
   return out;
 }
 

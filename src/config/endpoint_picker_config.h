@@ -28,6 +28,7 @@ struct ScheduledPlugin {
   std::string plugin_ref;
   std::optional<double> weight;
   int line = 0;
+  std::optional<double> max_contribution;  // ours; nothing: no bound
 };
 
 struct SchedulingProfile {
@@ -75,6 +76,29 @@ struct FlowControlConfig {
   bool sets_more_than_detector() const;
 };
 
+// penstock.freshness, ours: how the age of signals counts in strict mode. What is absent has the default that
+// inference/freshness.h and the pool's settings give it.
+struct FreshnessConfig {
+  struct Bounds {
+    std::optional<Duration> budget;
+    std::optional<Duration> unknown_after;
+  };
+  struct SignalBounds {
+    std::string signal;  // of kFreshnessSignals
+    Bounds bounds;
+    int line = 0;
+  };
+  Bounds bounds;                      // of every signal that has none of its own
+  std::vector<SignalBounds> signals;  // in the order of kFreshnessSignals
+  std::optional<bool> in_flight_credit;
+  std::optional<double> min_fresh_share;
+  std::optional<std::string> fallback;
+  int line = 0;
+};
+// The signals whose age counts.
+inline constexpr std::string_view kFreshnessSignals[] = {"waiting_requests", "running_requests",
+                                                         "kv_usage_ratio", "lora_adapters", "attributes"};
+
 struct EndpointPickerConfig {
   std::vector<std::string> feature_gates;  // entries as written: "name" or "name=<bool>"
   std::vector<PluginSpec> plugins;
@@ -85,6 +109,7 @@ struct EndpointPickerConfig {
   std::optional<std::string> saturation_detector;   // deprecated, kept as written
   std::optional<std::string> parser;                // deprecated, kept as written
   std::optional<std::string> mode;                  // penstock.mode, ours: "compatible" or "strict"
+  std::optional<FreshnessConfig> freshness;         // penstock.freshness
   // Where the document has what has no line of its own, by path: "featureGates[0]",
   // "flowControl.priorityBands[1].maxBytes", "requestHandler.parsers[1]", "dataLayer.discovery".
   std::map<std::string, int, std::less<>> lines;

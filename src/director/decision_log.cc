@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/strings.h"
 
@@ -55,7 +56,13 @@ void append_profile(std::string& out, const ProfileRecord& profile) {
   text(out, "picker", profile.picker_name);
   text(out, "picked", profile.picked);
   number(out, "candidates", uint64_t{profile.candidates});
+  if (profile.simple != SimpleChoice::kNone) {
+    text(out, "decided_by", simple_choice_name(profile.simple));
+    number(out, "fresh_candidates", uint64_t{profile.fresh});
+  }
   if (profile.nan_scores != 0) number(out, "nan_scores", uint64_t{profile.nan_scores});
+  if (profile.negative_scores != 0) number(out, "negative_scores", uint64_t{profile.negative_scores});
+  if (profile.missing_scores != 0) number(out, "missing_scores", uint64_t{profile.missing_scores});
   key(out, "filters");
   out += '[';
   for (const FilterRecord& filter : profile.filters) {
@@ -74,6 +81,7 @@ void append_profile(std::string& out, const ProfileRecord& profile) {
     out += '{';
     text(out, "plugin", scorer.plugin_name);
     number(out, "weight", scorer.weight);
+    if (std::isfinite(scorer.max_contribution)) number(out, "max_contribution", scorer.max_contribution);
     out += '}';
   }
   out += ']';

@@ -420,6 +420,7 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   if (!explain) find_plugin_series(request.policy);
   AttributeTable attributes(arena, policy.attribute_slots, pool.endpoints.size());
   SchedulingContext ctx{inference, pool, signals, attributes, arena, random, now, candidates, explain};
+  if (policy.freshness) ctx.freshness = &*policy.freshness;
   HeaderEdits edits(arena);
   if (!explain) {
     ctx.edits = &edits;
@@ -467,10 +468,17 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
     candidates = candidates.first(count);
     ctx.candidates = candidates;
   }
-  if (inference.priority < 0 && policy.saturation != nullptr &&
-      policy.saturation->saturation(pool, signals, candidates, now) >= 1.0) {
-    return Error{ErrorCode::kResourceExhausted, "system saturated, sheddable request dropped",
-                 "rejected-saturated"};
+  if (inference.priority < 0 && policy.saturation != nullptr) {
+    // Strict mode looks at each endpoint: one that has room takes the request while the pool's mean is full,
+    // and none is sent to a full one because others are idle.
+    const bool full = policy.strict ? (count = policy.saturation->keep_unsaturated(ctx, candidates)) == 0
+                                    : policy.saturation->saturation(pool, signals, candidates, now) >= 1.0;
+    if (full) {
+      return Error{ErrorCode::kResourceExhausted, "system saturated, sheddable request dropped",
+                   "rejected-saturated"};
+    }
+    candidates = candidates.first(count);
+    ctx.candidates = candidates;
   }
 
   produce(DataProducer::Stage::kEndpoints);
@@ -519,21 +527,29 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
         for (const scheduling::Profile& profile : policy.scheduler->profiles()) {
           if (profile.name != result->profile_name) continue;
           for (const Candidate c : result->scored) {
-            const auto append = [&](const char* role, const Plugin& plugin, const std::string& text) {
+            const auto append = [&](const char* role, std::string_view name, const std::string& text) {
               if (!explanation->empty()) *explanation += ',';
               fmt::format_to(std::back_inserter(*explanation),
                              "{{\"profile\":{},\"endpoint\":{},\"{}\":{},\"text\":{}}}",
                              json_quote(profile.name), json_quote(pool.endpoints[c]->id), role,
-                             json_quote(plugin.name()), json_quote(text));
+                             json_quote(name), json_quote(text));
             };
+            const SimpleChoice simple =
+                result->record == nullptr ? SimpleChoice::kNone : result->record->simple;
+            if (simple != SimpleChoice::kNone) {
+              const uint64_t load = pool.endpoints[c]->live->load.load(std::memory_order_relaxed);
+              append("scorer", simple_choice_name(simple),
+                     std::to_string(EndpointLive::requests_of(load)) + " requests in flight");
+              continue;
+            }
             for (const auto& weighted : profile.scorers) {
               std::string text;
               weighted.scorer->explain(ctx, c, text);
-              append("scorer", *weighted.scorer, text);
+              append("scorer", weighted.scorer->name(), text);
             }
             std::string text;
             profile.picker->explain(ctx, c, text);
-            if (!text.empty()) append("picker", *profile.picker, text);
+            if (!text.empty()) append("picker", profile.picker->name(), text);
           }
         }
       }
@@ -714,8 +730,13 @@ void Director::note_fallback(FallbackState state) {
   // A producer fails, and time runs out, for a request, not for a pool.
   if (state == FallbackState::kProducerFailed || state == FallbackState::kOverTime) return;
   if (pool_.fallback.load(std::memory_order_relaxed) == state) return;
+  const std::lock_guard lock(pool_.fallback_mutex);
   const FallbackState before = pool_.fallback.exchange(state, std::memory_order_relaxed);
   if (before == state) return;
+  RequestMetrics& metrics = pool_.metrics;
+  metrics.fallback_state.with({pool_.name, fallback_state_name(before)}).set(0);
+  metrics.fallback_state.with({pool_.name, fallback_state_name(state)}).set(1);
+  metrics.fallback_transitions.with({pool_.name, fallback_state_name(state)}).add();
   if (state == FallbackState::kNone) {
     telemetry::log_info("decisions are complete again",
                         {{"pool", std::string_view(pool_.name)}, {"was", fallback_state_name(before)}});
@@ -757,6 +778,8 @@ std::string Director::explain(Request& request, const RequestInput& input) {
   out += ",\"explanations\":[" + explanations + "],\"signals\":[";
   const TimePoint now = clock_.now();
   const Picture& picture = pictures_->refresh(now);
+  const Freshness* freshness =
+      request.policy != nullptr && request.policy->freshness ? &*request.policy->freshness : nullptr;
   bool first = true;
   for (Candidate c = 0; c < picture.pool->endpoints.size(); ++c) {
     for (size_t i = 0; i < kSignalCount; ++i) {
@@ -775,6 +798,15 @@ std::string Director::explain(Request& request, const RequestInput& input) {
              ",\"state\":" + json_quote(signal_state_name(value.state));
       if (value.observed_at != kNever) {
         fmt::format_to(std::back_inserter(out), ",\"age_ms\":{:.3f}", to_millis(now - value.observed_at));
+      }
+      if (freshness != nullptr && freshness->ages(signal)) {
+        fmt::format_to(std::back_inserter(out), ",\"influence\":{:.4g}",
+                       freshness->influence(*picture.signals, signal, c, now));
+        if (freshness->has_credit(signal)) {
+          const UnseenRequests& unseen = picture.pool->endpoints[c]->live->unseen;
+          fmt::format_to(std::back_inserter(out), ",\"sent_since\":{}",
+                         unseen.since(picture.signals->shown_round[c]));
+        }
       }
       out += '}';
     }

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -50,7 +51,9 @@ struct Pool {
       : name(std::move(pool_name)),
         ns(std::move(pool_namespace)),
         metrics(request_metrics),
-        log(log_options) {}
+        log(log_options) {
+    metrics.fallback_state.with({name, fallback_state_name(FallbackState::kNone)}).set(1);
+  }
 
   const std::string name;
   const std::string ns;
@@ -61,6 +64,7 @@ struct Pool {
   // The state of the pool that the latest decision met (no fresh signals, no endpoint): a log line is written
   // when it changes.
   std::atomic<FallbackState> fallback{FallbackState::kNone};
+  std::mutex fallback_mutex;  // held while it changes
 };
 
 // One line of the list of endpoints that a data plane allows for a request: "ip:port", "ip", "[v6]:port".

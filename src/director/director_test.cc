@@ -196,6 +196,98 @@ TEST_F(DirectorTest, AStateOfThePoolIsCountedOnceARequestAndLosingEveryEngineIsN
   EXPECT_EQ(metrics.fallbacks.with({"pool", "no_endpoint"}).value(), 0U);
 }
 
+// Needs what it reads, as the real ones say.
+class DeclaredScorer final : public Scorer {
+ public:
+  void declare_data(DataDeclaration& declaration) const override {
+    declaration.require<SignalValue>(data_keys::kWaitingQueueSize);
+  }
+  void score(SchedulingContext&, std::span<const Candidate>, std::span<double> scores) const override {
+    for (double& score : scores) score = 1.0;
+  }
+  void explain(const SchedulingContext&, Candidate, std::string& out) const override { out += "declared"; }
+};
+
+TEST_F(DirectorTest, AFallbackForLackOfFreshSignalsIsAStateInRecordExplanationMetricsAndOnceInTheLog) {
+  use_endpoints(2);
+  favour(0);
+  std::vector<scheduling::Profile> profiles(1);
+  profiles[0].name = "default";
+  profiles[0].scorers.push_back({policy.add<DeclaredScorer>("declared"), 1.0});
+  profiles[0].picker = policy.add<BestPicker>("best-again");
+  policy.policy->scheduler =
+      std::make_unique<scheduling::Scheduler>(std::move(profiles), policy.add<OneProfile>("one-again"));
+  policy.policy->strict = true;
+  policy.policy->freshness.emplace();
+  pool.policy.publish(policy.policy);
+  const auto gauge = [&](const char* state) { return metrics.fallback_state.with({"pool", state}).value(); };
+  const auto entered = [&](const char* state) {
+    return metrics.fallback_transitions.with({"pool", state}).value();
+  };
+  const auto decide = [&] {
+    request.reset();
+    ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  };
+  decide();
+  EXPECT_EQ(request.record.fallback, FallbackState::kNone);
+  EXPECT_EQ(gauge("none"), 1);
+
+  clock.advance(std::chrono::seconds(3));
+  request.reset();
+  const std::string explained = director.explain(request, input(R"({"model":"m"})"));
+  for (const char* part :
+       {R"("fallback":"too_few_fresh_signals")", R"("decided_by":"least-in-flight")",
+        R"("fresh_candidates":0)", R"("scorer":"least-in-flight","text":"0 requests in flight")",
+        R"("age_ms":3000.000,"influence":0.875,"sent_since":0)"}) {
+    EXPECT_NE(explained.find(part), std::string::npos) << part << " in " << explained;
+  }
+  EXPECT_EQ(gauge("none"), 1) << "explaining is no decision";
+  for (int i = 0; i < 3; ++i) decide();
+  EXPECT_EQ(request.record.fallback, FallbackState::kTooFewFreshSignals);
+  EXPECT_EQ(metrics.fallbacks.with({"pool", "too_few_fresh_signals"}).value(), 3U);
+  EXPECT_EQ(entered("too_few_fresh_signals"), 1U);
+  EXPECT_EQ(gauge("too_few_fresh_signals"), 1);
+  EXPECT_EQ(gauge("none"), 0);
+
+  favour(0);  // scraped again
+  decide();
+  EXPECT_EQ(request.record.fallback, FallbackState::kNone);
+  EXPECT_EQ(entered("none"), 1U);
+  EXPECT_EQ(gauge("too_few_fresh_signals"), 0);
+  EXPECT_EQ(gauge("none"), 1);
+}
+
+TEST_F(DirectorTest, StrictModeShedsOnlyWhereEveryEndpointIsFullAndUsesThoseWithRoom) {
+  class ByEndpoint final : public SaturationDetector {
+   public:
+    double saturation(const PoolSnapshot&, const SignalView&, std::span<const Candidate> candidates,
+                      TimePoint) const override {
+      double sum = 0;
+      for (const Candidate c : candidates) sum += full[c] ? 2.0 : 0.0;
+      return sum / static_cast<double>(candidates.size());
+    }
+    std::vector<bool> full{true, true, false};
+  };
+  use_endpoints(3);
+  favour(0);
+  set_rewrites({});
+  auto* detector = policy.add<ByEndpoint>("by-endpoint");
+  policy.policy->saturation = detector;
+  headers = {{"x-gateway-inference-objective", "batch"}};
+  EXPECT_FALSE(director.decide(request, input(R"({"model":"m"})")).ok()) << "compatible: the mean is 4/3";
+  policy.policy->strict = true;
+  request.reset();
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+  EXPECT_EQ(request.endpoint, endpoints[2]) << "the only one with room, though its queue is longer";
+  detector->full[2] = true;
+  request.reset();
+  EXPECT_EQ(director.decide(request, input(R"({"model":"m"})")).error().code, ErrorCode::kResourceExhausted);
+  headers.clear();
+  request.reset();
+  ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok()) << "nothing sheddable, nothing gated";
+  EXPECT_EQ(request.endpoint, endpoints[0]);
+}
+
 TEST_F(DirectorTest, AProducersFailureIsCountedAndDoesNotChangeThePoolsState) {
   use_endpoints(1);
   policy.policy->producers.push_back(policy.add<FailingProducer>("failing"));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,9 @@ struct Policy {
   const SaturationDetector* saturation = nullptr;
   AttributeSlot prefix_match_slot = kNoSlot;  // of data_keys::kPrefixMatch, for records and metrics
   size_t attribute_slots = 0;
-  bool flow_control = false;  // the feature gate
-  bool strict = false;        // penstock.mode
+  bool flow_control = false;           // the feature gate
+  bool strict = false;                 // penstock.mode
+  std::optional<Freshness> freshness;  // strict mode's treatment of age
 
   // dataLayer.sources as the scraper needs them.
   struct MetricsSource {

@@ -127,10 +127,19 @@ RequestMetrics::RequestMetrics(MetricRegistry& registry)
       fallbacks(registry.counter({"penstock_decision_fallback_total",
                                   "Decisions made in a fallback state, by pool and state.",
                                   {"pool", "state"}})),
+      fallback_state(registry.gauge({"penstock_decision_fallback_state",
+                                     "1 for the fallback state that the pool's latest decision met, 0 for "
+                                     "those it was in before.",
+                                     {"pool", "state"}})),
+      fallback_transitions(
+          registry.counter({"penstock_decision_fallback_transitions_total",
+                            "Times that a pool's decisions entered a fallback state, or none again.",
+                            {"pool", "state"}})),
       retries(registry.counter({"penstock_request_retries_total",
                                 "Requests sent again, by pool and why the attempt before failed.",
                                 {"pool", "reason"}})),
       plugin_seconds(scheduling::plugin_durations(registry)),
+      corrected_scores(scheduling::corrected_scores(registry)),
       scheduler_seconds(registry
                             .histogram({"llm_d_epp_scheduler_e2e_duration_seconds",
                                         "Time the scheduler took for one request.",

@@ -39,8 +39,11 @@ class RequestMetrics {
   telemetry::Family<telemetry::Counter>& attempts;
   telemetry::Family<telemetry::Counter>& rewrites;
   telemetry::Family<telemetry::Counter>& fallbacks;
+  telemetry::Family<telemetry::Gauge>& fallback_state;
+  telemetry::Family<telemetry::Counter>& fallback_transitions;
   telemetry::Family<telemetry::Counter>& retries;
   telemetry::Family<telemetry::Histogram>& plugin_seconds;
+  telemetry::Family<telemetry::Counter>& corrected_scores;  // written by schedulers
   telemetry::Histogram& scheduler_seconds;
   telemetry::Histogram& processing_seconds;
   telemetry::Histogram& decision_seconds;

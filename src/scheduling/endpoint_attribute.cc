@@ -40,7 +40,11 @@ void append_scalar(const SchedulingContext& ctx, std::string_view name, Attribut
   append_number(out, column[candidate].value);
   if (column[candidate].observed_at == kNever) return;
   out += ", age ";
-  append_millis(out, ctx.now - column[candidate].observed_at);
+  const Duration age = ctx.now - column[candidate].observed_at;
+  append_millis(out, age);
+  if (ctx.freshness == nullptr || ctx.freshness->attributes.influence(age) >= 1) return;
+  out += ", influence ";
+  append_number(out, ctx.freshness->attributes.influence(age));
 }
 
 }  // namespace penstock::scheduling

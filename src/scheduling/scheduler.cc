@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 #include "scheduling/scheduler_spans.h"
+#include "scheduling/score_row.h"
 #include "scheduling/signal_column.h"
+#include "scheduling/simple_pick.h"
 #include "telemetry/metrics.h"
 
 // Invariants:
@@ -41,34 +40,6 @@ class Laps {
 };
 
 namespace {
-
-// Clamps a scorer's row in place and adds it to the totals. Returns how many scores were not numbers.
-uint32_t add_row(std::span<double> row, double weight, std::span<double> totals) {
-  uint32_t nan = 0;
-  size_t i = 0;
-#if defined(__SSE2__)
-  // Two at once, with the same results: where one of two is not a number, max gives the second.
-  __m128i unordered = _mm_setzero_si128();
-  for (; i + 2 <= row.size(); i += 2) {
-    const __m128d raw = _mm_loadu_pd(&row[i]);
-    unordered = _mm_sub_epi64(unordered, _mm_castpd_si128(_mm_cmpunord_pd(raw, raw)));
-    const __m128d score = _mm_min_pd(_mm_max_pd(raw, _mm_setzero_pd()), _mm_set1_pd(1));
-    _mm_storeu_pd(&row[i], score);
-    _mm_storeu_pd(&totals[i], _mm_add_pd(_mm_loadu_pd(&totals[i]), _mm_mul_pd(score, _mm_set1_pd(weight))));
-  }
-  nan = static_cast<uint32_t>(_mm_cvtsi128_si32(unordered) +
-                              _mm_cvtsi128_si32(_mm_unpackhi_epi64(unordered, unordered)));
-#endif
-  for (; i < row.size(); ++i) {
-    double score = row[i];
-    nan += score != score ? 1 : 0;
-    score = score > 0 ? score : 0;  // also for what is not a number
-    score = score < 1 ? score : 1;
-    row[i] = score;
-    totals[i] += score * weight;
-  }
-  return nan;
-}
 
 // Positions of the best totals, best first, equal ones in the order they came.
 std::span<uint32_t> best_positions(Arena& arena, std::span<const double> totals, size_t count) {
@@ -119,7 +90,7 @@ std::span<const CandidateRecord> record_candidates(SchedulingContext& ctx,
 }
 
 // Age of the oldest of the signals in `mask` on one endpoint; Duration::max() when one was never observed.
-Duration oldest_age(const SchedulingContext& ctx, uint8_t mask, Candidate candidate) {
+Duration oldest_age(const SchedulingContext& ctx, SignalSet mask, Candidate candidate) {
   Duration oldest{0};
   for (size_t s = 0; s < kSignalCount; ++s) {
     if ((mask >> s & 1U) == 0) continue;
@@ -130,29 +101,46 @@ Duration oldest_age(const SchedulingContext& ctx, uint8_t mask, Candidate candid
   return oldest;
 }
 
-bool all_usable(const SchedulingContext& ctx, uint8_t mask, std::span<const Candidate> candidates) {
+// True when each of the signals is fresh on some candidate.
+bool all_usable(const SchedulingContext& ctx, SignalSet mask, std::span<const Candidate> candidates) {
   for (size_t s = 0; s < kSignalCount; ++s) {
     if ((mask >> s & 1U) != 0 && !signals_usable(ctx, candidates, static_cast<Signal>(s))) return false;
   }
   return true;
 }
 
-// The signals a plugin says it needs, as a bit set.
-uint8_t signals_of(const Plugin& plugin) {
-  static const std::pair<const DataKey&, Signal> kKeys[] = {
-      {data_keys::kWaitingQueueSize, Signal::kWaitingRequests},
-      {data_keys::kRunningRequestsSize, Signal::kRunningRequests},
-      {data_keys::kKvCacheUsagePercent, Signal::kKvUsage},
+// Whether an endpoint's values of a set are within their budgets. A signal that its engine does not export
+// is none that can get old: it counts where there is no other.
+bool is_fresh(const SchedulingContext& ctx, SignalSet set, Candidate candidate) {
+  bool any = false;
+  for (size_t s = 0; s < kSignalCount; ++s) {
+    const auto signal = static_cast<Signal>(s);
+    if ((set & signal_bit(signal)) == 0) continue;
+    if (ctx.signals.at(signal, candidate).state == SignalState::kNameMissing) continue;
+    any = true;
+    if (ctx.freshness->influence(ctx.signals, signal, candidate, ctx.now) < 1.0) return false;
+  }
+  return any;
+}
+
+// The signals that a plugin reads, or those of them that it cannot do without.
+SignalSet signals_of(const Plugin& plugin, bool required_only) {
+  static const std::pair<const DataKey&, SignalSet> kKeys[] = {
+      {data_keys::kWaitingQueueSize, signal_bit(Signal::kWaitingRequests)},
+      {data_keys::kRunningRequestsSize, signal_bit(Signal::kRunningRequests)},
+      {data_keys::kKvCacheUsagePercent, signal_bit(Signal::kKvUsage)},
+      {data_keys::kActiveModels, kAdapterBit},
   };
   DataDeclaration declaration;
   plugin.declare_data(declaration);
-  uint8_t mask = 0;
+  SignalSet signals = 0;
   for (const DataUse& use : declaration.consumes) {
-    for (const auto& [key, signal] : kKeys) {
-      if (use.required && use.key == key) mask |= static_cast<uint8_t>(1U << static_cast<unsigned>(signal));
+    for (const auto& [key, bit] : kKeys) {
+      if ((use.required || !required_only) && use.key == key) signals |= bit;
     }
   }
-  return mask;
+  // An engine without adapters is none that we know nothing of.
+  return required_only ? signals & static_cast<SignalSet>(~kAdapterBit) : signals;
 }
 
 Error target_error(std::string_view why) {
@@ -174,9 +162,28 @@ telemetry::Family<telemetry::Histogram>& plugin_durations(telemetry::MetricRegis
                              {"plugin_name", "plugin_name"}}}}});
 }
 
+telemetry::Family<telemetry::Counter>& corrected_scores(telemetry::MetricRegistry& metrics) {
+  return metrics.counter({.name = "penstock_scores_corrected_total",
+                          .help = "Scores that counted as 0 because they were not_a_number, negative or "
+                                  "missing, by scorer and kind.",
+                          .labels = {"plugin_type", "plugin_name", "kind"}});
+}
+
 struct Scheduler::ProfileTimers {
+  struct Corrected {
+    telemetry::Counter* not_a_number = nullptr;
+    telemetry::Counter* negative = nullptr;
+    telemetry::Counter* missing = nullptr;
+
+    void add(const ScoreFaults& faults) const {
+      not_a_number->add(faults.not_a_number);
+      negative->add(faults.negative);
+      missing->add(faults.missing);
+    }
+  };
   std::vector<telemetry::Histogram*> filters;
   std::vector<telemetry::Histogram*> scorers;
+  std::vector<Corrected> corrected;  // as `scorers`
   telemetry::Histogram* picker = nullptr;
 };
 
@@ -193,7 +200,14 @@ struct Scheduler::Timers {
     for (const Profile& profile : profiles) {
       ProfileTimers& times = per_profile.emplace_back();
       for (const Filter* filter : profile.filters) times.filters.push_back(series("Filter", *filter));
-      for (const auto& entry : profile.scorers) times.scorers.push_back(series("Scorer", *entry.scorer));
+      for (const auto& entry : profile.scorers) {
+        const Scorer& scorer = *entry.scorer;
+        times.scorers.push_back(series("Scorer", scorer));
+        const auto count = [&](std::string_view kind) {
+          return &corrected_scores(metrics).with({scorer.type(), scorer.name(), kind});
+        };
+        times.corrected.push_back({count("not_a_number"), count("negative"), count("missing")});
+      }
       times.picker = series("Picker", *profile.picker);
     }
   }
@@ -206,18 +220,18 @@ struct Scheduler::Timers {
 
 Scheduler::Scheduler(std::vector<Profile> profiles, const ProfileHandler* handler,
                      telemetry::MetricRegistry* metrics, const Clock* clock)
-    : profiles_(std::move(profiles)), handler_(handler) {
+    : profiles_(std::move(profiles)), simple_(std::make_unique<SimplePick>()), handler_(handler) {
   assert(handler_ != nullptr);
   for (const Profile& profile : profiles_) {
     assert(profile.picker != nullptr);
     names_.push_back(profile.name);
-    uint8_t mask = 0;
-    for (const Filter* filter : profile.filters) mask |= signals_of(*filter);
+    ProfileSignals& signals = signals_.emplace_back();
+    for (const Filter* filter : profile.filters) signals.required |= signals_of(*filter, true);
     for (const auto& entry : profile.scorers) {
-      assert(std::isfinite(entry.weight));
-      mask |= signals_of(*entry.scorer);
+      assert(std::isfinite(entry.weight) && entry.max_contribution >= 0);
+      signals.required |= signals_of(*entry.scorer, true);
+      signals.scorers.push_back(signals_of(*entry.scorer, false));
     }
-    required_signals_.push_back(mask);
   }
   if (metrics != nullptr && clock != nullptr) {
     timers_ = std::make_unique<Timers>(*metrics, *clock, profiles_, *handler_);
@@ -251,22 +265,51 @@ void Scheduler::filter(const Profile& profile, SchedulingContext& ctx, Laps& lap
   if (span) describe_filters(span, ctx, all, candidates.size());
 }
 
-void Scheduler::score(const Profile& profile, SchedulingContext& ctx, Laps& laps, const ProfileTimers* times,
-                      std::span<const Candidate> candidates, std::span<double> scores,
-                      std::span<double> totals, ProfileRecord& record) {
+SimpleChoice Scheduler::fallback(const ProfileSignals& signals, const SchedulingContext& ctx,
+                                 std::span<const Candidate> candidates, ProfileRecord& record) {
+  if (ctx.freshness == nullptr || signals.required == 0 ||
+      ctx.freshness->all_fresh(ctx.signals, signals.required, ctx.now)) {
+    return SimpleChoice::kNone;
+  }
+  record.fresh = static_cast<uint32_t>(std::count_if(
+      candidates.begin(), candidates.end(), [&](Candidate c) { return is_fresh(ctx, signals.required, c); }));
+  const double share = static_cast<double>(record.fresh) / static_cast<double>(candidates.size());
+  return share < ctx.freshness->min_fresh_share ? ctx.freshness->fallback : SimpleChoice::kNone;
+}
+
+void Scheduler::score(const Profile& profile, const ProfileSignals& signals, SchedulingContext& ctx,
+                      Laps& laps, const ProfileTimers* times, std::span<const Candidate> candidates,
+                      std::span<double> scores, std::span<double> totals, ProfileRecord& record) {
   telemetry::SpanScope span(ctx.trace, "llm_d.epp.scoring", telemetry::SpanKind::kInternal, kSchedulingScope);
   const size_t scorers = profile.scorers.size();
   if (span) describe_scoring(span, ctx, scorers, candidates.size());
   std::span<ScorerRecord> scorer_records =
       ctx.arena.make_span<ScorerRecord>(std::min(scorers, kMaxScorersRecorded));
   for (size_t s = 0; s < scorers; ++s) {
-    const auto& [scorer, weight] = profile.scorers[s];
+    const auto& [scorer, weight, max_contribution] = profile.scorers[s];
     telemetry::SpanScope scorer_span(ctx.trace, "llm_d.epp.scorer.", telemetry::SpanKind::kInternal,
                                      kSchedulingScope, scorer->type());
     std::span<double> row = scores.subspan(s * candidates.size(), candidates.size());
     scorer->score(ctx, candidates, row);
-    record.nan_scores += add_row(row, weight, totals);
-    if (s < scorer_records.size()) scorer_records[s] = {scorer->name(), weight};
+    const AttributeSlot attribute = ctx.freshness == nullptr ? kNoSlot : scorer->aging_attribute();
+    const bool fades =
+        ctx.freshness != nullptr &&
+        (attribute != kNoSlot || !ctx.freshness->all_fresh(ctx.signals, signals.scorers[s], ctx.now));
+    ScoreFaults faults;
+    if (!fades && std::isinf(max_contribution)) {
+      faults = clamp_and_add_row(row, weight, totals);
+    } else {
+      faults = clamp_row(row);
+      if (fades) fade_row(ctx, signals.scorers[s], attribute, candidates, row);
+      add_row(row, weight, max_contribution, totals);
+    }
+    if (faults.any()) {
+      record.nan_scores += faults.not_a_number;
+      record.negative_scores += faults.negative;
+      record.missing_scores += faults.missing;
+      if (times != nullptr) times->corrected[s].add(faults);
+    }
+    if (s < scorer_records.size()) scorer_records[s] = {scorer->name(), weight, max_contribution};
     if (times != nullptr) laps.end(times->scorers[s]);
     if (scorer_span) describe_scorer(scorer_span, *scorer, weight, row);
   }
@@ -293,10 +336,13 @@ Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, 
     return Outcome::kEmptied;
   }
 
+  record.simple = fallback(signals_[index], ctx, candidates, record);
+  if (record.simple != SimpleChoice::kNone) return run_simple(profile, ctx, candidates, record, result);
+
   const size_t scorers = profile.scorers.size();
   std::span<double> totals = ctx.arena.make_filled<double>(candidates.size(), 0.0);
-  std::span<double> scores = ctx.arena.make_filled<double>(scorers * candidates.size(), 0.0);
-  score(profile, ctx, laps, times, candidates, scores, totals, record);
+  std::span<double> scores = ctx.arena.make_filled<double>(scorers * candidates.size(), kMissingScore);
+  score(profile, signals_[index], ctx, laps, times, candidates, scores, totals, record);
 
   telemetry::SpanScope pick_span(ctx.trace, "pick_endpoints", telemetry::SpanKind::kInternal,
                                  kSchedulingScope);
@@ -309,6 +355,20 @@ Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, 
   }
   record.picked = ctx.pool.endpoints[targets[0]]->id;
   record.top = record_candidates(ctx, candidates, totals, scores, scorers, targets[0]);
+  result = ProfileResult{profile.name, targets, candidates, totals, &record};
+  return Outcome::kPicked;
+}
+
+Scheduler::Outcome Scheduler::run_simple(const Profile& profile, SchedulingContext& ctx,
+                                         std::span<const Candidate> candidates, ProfileRecord& record,
+                                         ProfileResult& result) const {
+  const std::span<double> totals = ctx.arena.make_span<double>(candidates.size());
+  const std::span<const Candidate> targets =
+      simple_->pick(record.simple, ctx, candidates, profile.picker->max_targets(), totals);
+  record.scorers = ctx.arena.make_filled<ScorerRecord>(1, {simple_choice_name(record.simple), 1.0});
+  record.picker_name = simple_choice_name(record.simple);
+  record.picked = ctx.pool.endpoints[targets[0]]->id;
+  record.top = record_candidates(ctx, candidates, totals, totals, 1, targets[0]);
   result = ProfileResult{profile.name, targets, candidates, totals, &record};
   return Outcome::kPicked;
 }
@@ -342,8 +402,10 @@ Result<SchedulingResult> Scheduler::run(SchedulingContext& ctx, DecisionRecord& 
   record.winner_host_port = winner.host_port;
   const auto at = std::find(names_.begin(), names_.end(), primary.profile_name);
   if (at != names_.end()) {
-    const uint8_t mask = required_signals_[static_cast<size_t>(at - names_.begin())];
+    const SignalSet mask = signals_[static_cast<size_t>(at - names_.begin())].required;
     record.oldest_signal_age = oldest_age(ctx, mask, primary.targets[0]);
+    if (primary.record != nullptr && primary.record->simple != SimpleChoice::kNone)
+      record.fallback = FallbackState::kTooFewFreshSignals;
     if (record.fallback == FallbackState::kNone && !all_usable(ctx, mask, primary.scored))
       record.fallback = FallbackState::kNoFreshSignals;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 #include "inference/plugin.h"
 
 namespace penstock::telemetry {
+class Counter;
 class Histogram;
 template <typename T>
 class Family;
@@ -18,6 +20,7 @@ class Family;
 namespace penstock::scheduling {
 
 class Laps;
+class SimplePick;
 
 // One scheduling profile, in configuration order. Plugins are owned by the policy.
 // REQUIRES: `picker` is set; weights are finite (zero and negative ones are accepted, as the reference
@@ -26,6 +29,8 @@ struct Profile {
   struct WeightedScorer {
     const Scorer* scorer = nullptr;
     double weight = 1.0;
+    // The most that score * weight may add or take away.
+    double max_contribution = std::numeric_limits<double>::infinity();
   };
   std::string name;
   std::vector<const Filter*> filters;
@@ -39,14 +44,17 @@ inline constexpr size_t kMaxRunsPerProfile = 4;
 
 // llm_d_epp_plugin_duration_seconds: its labels are extension point, plugin type and plugin name.
 telemetry::Family<telemetry::Histogram>& plugin_durations(telemetry::MetricRegistry& metrics);
+// penstock_scores_corrected_total: plugin type, plugin name, kind.
+telemetry::Family<telemetry::Counter>& corrected_scores(telemetry::MetricRegistry& metrics);
 
 // The decision: filters shrink, scorers add, the picker takes. Immutable; used by every loop at once; all
 // memory is the context's arena, so after warm-up a decision calls the heap never.
 //
-// total(candidate) = sum over scorers of clamp(score, 0, 1) * weight: no division by the sum of weights,
-// no normalisation. A score that is not a number counts as 0 and is counted in ProfileRecord::nan_scores.
-// Example, weights queue 2, kv 2, prefix 3: A(queue 0, kv 0.9, prefix 0/10) = 2.2, B(4, 0.2, 5/10) = 4.1,
-// C(8, 0.1, 10/10) = 4.8, so C is taken.
+// total(candidate) = sum over scorers of clamp(score, 0, 1) * weight, each summand held within
+// max_contribution: no division by the sum of weights, no normalisation. A score that is negative, missing or
+// not a number counts as 0 and is counted, in the record and in penstock_scores_corrected_total. Example,
+// weights queue 2, kv 2, prefix 3: A(queue 0, kv 0.9, prefix 0/10) = 2.2, B(4, 0.2, 5/10) = 4.1, C(8, 0.1,
+// 10/10) = 4.8, so C is taken.
 class Scheduler {
  public:
   // With `metrics` and `clock`, every filter, scorer, picker and handler call is timed into
@@ -76,21 +84,32 @@ class Scheduler {
   struct ProfileTimers;
   // How a profile's last run ended.
   enum class Outcome : uint8_t { kNotRun, kPicked, kEmptied, kNoPick };
+  // Signals that a profile needs, and that each of its scorers reads.
+  struct ProfileSignals {
+    SignalSet required = 0;
+    std::vector<SignalSet> scorers;
+  };
 
   Result<SchedulingResult> decide(SchedulingContext& ctx, DecisionRecord& record) const;
   Outcome run_profile(size_t index, SchedulingContext& ctx, Laps& laps, ProfileRecord& record,
                       ProfileResult& result) const;
+  Outcome run_simple(const Profile& profile, SchedulingContext& ctx, std::span<const Candidate> candidates,
+                     ProfileRecord& record, ProfileResult& result) const;
   static void filter(const Profile& profile, SchedulingContext& ctx, Laps& laps, const ProfileTimers* times,
                      std::span<Candidate>& candidates, ProfileRecord& record);
-  static void score(const Profile& profile, SchedulingContext& ctx, Laps& laps, const ProfileTimers* times,
-                    std::span<const Candidate> candidates, std::span<double> scores, std::span<double> totals,
-                    ProfileRecord& record);
+  static void score(const Profile& profile, const ProfileSignals& signals, SchedulingContext& ctx, Laps& laps,
+                    const ProfileTimers* times, std::span<const Candidate> candidates,
+                    std::span<double> scores, std::span<double> totals, ProfileRecord& record);
+  // The simple choice that decides instead; kNone where the profile decides.
+  static SimpleChoice fallback(const ProfileSignals& signals, const SchedulingContext& ctx,
+                               std::span<const Candidate> candidates, ProfileRecord& record);
   // The error a client sees: a handler's own typed one, else an emptied profile's, else the text.
   Error failure(const Error& cause, std::span<const Outcome> outcomes) const;
 
   std::vector<Profile> profiles_;
   std::vector<std::string> names_;
-  std::vector<uint8_t> required_signals_;  // per profile, bit i = Signal i
+  std::vector<ProfileSignals> signals_;  // per profile
+  std::unique_ptr<SimplePick> simple_;
   const ProfileHandler* handler_;
   std::unique_ptr<Timers> timers_;
 };

@@ -28,12 +28,74 @@ std::string_view short_name(Signal signal) {
 }  // namespace
 
 bool signals_usable(const SchedulingContext& ctx, std::span<const Candidate> candidates, Signal signal) {
+  if (ctx.freshness != nullptr) {
+    return std::any_of(candidates.begin(), candidates.end(), [&](Candidate c) {
+      return ctx.freshness->influence(ctx.signals, signal, c, ctx.now) >= 1.0;
+    });
+  }
   const auto& states = ctx.signals.state[static_cast<size_t>(signal)];
   return std::any_of(candidates.begin(), candidates.end(),
                      [&](Candidate c) { return states[c] == SignalState::kFresh; });
 }
 
+UsableSignal usable(const SchedulingContext& ctx, Signal signal, Candidate candidate) {
+  const SignalValue read = ctx.signals.at(signal, candidate);
+  if (!is_known(read.state, read.observed_at)) return {};
+  if (ctx.freshness == nullptr) return {true, read.value, 0};
+  if (ctx.now - read.observed_at >= ctx.freshness->of(signal).unknown_after) return {};
+  const uint32_t credit = ctx.freshness->has_credit(signal) ? unseen_requests(ctx, candidate) : 0;
+  return {true, read.value + credit, credit};
+}
+
+namespace {
+
+// Sets the column's range from the values of which `known` says so; the others get the largest of them.
+template <typename Known>
+void finish_column(SignalColumn& column, std::span<double> values, Known&& known) {
+  Range range;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (known(i)) {
+      range.add(values[i]);
+    } else {
+      ++column.unknown;
+    }
+  }
+  if (range.min <= range.max) {
+    column.min = range.min;
+    column.max = range.max;
+  }
+  if (column.unknown == 0) return;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!known(i)) values[i] = column.max;
+  }
+}
+
+// Strict mode: what is too old is unknown, and what was sent since counts.
+SignalColumn gather_by_age(SchedulingContext& ctx, std::span<const Candidate> candidates, Signal signal) {
+  const auto row = static_cast<size_t>(signal);
+  const double* values = ctx.signals.value[row].data();
+  const TimePoint* observed = ctx.signals.observed_at[row].data();
+  const SignalState* states = ctx.signals.state[row].data();
+  const bool credit = ctx.freshness->has_credit(signal);
+  // Values observed at or before it are unknown.
+  const TimePoint bound = ctx.now - ctx.freshness->of(signal).unknown_after;
+  const std::span<double> out = ctx.arena.make_span<double>(candidates.size());
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const Candidate c = candidates[i];
+    out[i] = values[c] + (credit ? unseen_requests(ctx, c) : 0);
+  }
+  SignalColumn column{out};
+  finish_column(column, out, [&](size_t i) {
+    const Candidate c = candidates[i];
+    return is_known(states[c], observed[c]) && observed[c] > bound;
+  });
+  return column;
+}
+
+}  // namespace
+
 SignalColumn gather(SchedulingContext& ctx, std::span<const Candidate> candidates, Signal signal) {
+  if (ctx.freshness != nullptr) return gather_by_age(ctx, candidates, signal);
   const auto row = static_cast<size_t>(signal);
   const double* values = ctx.signals.value[row].data();
   const TimePoint* observed = ctx.signals.observed_at[row].data();
@@ -49,23 +111,8 @@ SignalColumn gather(SchedulingContext& ctx, std::span<const Candidate> candidate
   }
   const bool all = column.unknown == 0;
   column.unknown = 0;
-  Range range;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    if (all || is_known(states[candidates[i]], observed[candidates[i]])) {
-      range.add(out[i]);
-    } else {
-      ++column.unknown;
-    }
-  }
-  if (range.min <= range.max) {
-    column.min = range.min;
-    column.max = range.max;
-  }
-  if (column.unknown == 0) return column;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    const Candidate c = candidates[i];
-    if (!is_known(states[c], observed[c])) out[i] = column.max;
-  }
+  finish_column(column, out,
+                [&](size_t i) { return all || is_known(states[candidates[i]], observed[candidates[i]]); });
   return column;
 }
 
@@ -75,24 +122,41 @@ void score_least(const SignalColumn& column, std::span<double> scores) {
 }
 
 void append_signal(const SchedulingContext& ctx, Candidate candidate, Signal signal, std::string& out) {
-  const SignalValue value = ctx.signals.at(signal, candidate);
+  const SignalValue read = ctx.signals.at(signal, candidate);
+  const UsableSignal usable_value = usable(ctx, signal, candidate);
   out += short_name(signal);
-  if (!is_known(value.state, value.observed_at)) {
+  if (!usable_value.known) {
     out += " unknown (";
-    out += signal_state_name(value.state);
+    if (is_known(read.state, read.observed_at)) {
+      out += "last seen ";
+      append_millis(out, ctx.now - read.observed_at);
+      out += " ago";
+    } else {
+      out += signal_state_name(read.state);
+    }
     out += "): counts as the largest known value, or 0 where none is known";
     return;
   }
   out += ' ';
-  append_number(out, value.value);
+  append_number(out, usable_value.value);
   if (signal != Signal::kKvUsage) {
     out += ' ';
     out += signal_unit(signal);
   }
+  if (usable_value.credit != 0) {
+    out += ", ";
+    append_number(out, uint64_t{usable_value.credit});
+    out += " of them sent since";
+  }
   out += ", age ";
-  append_millis(out, ctx.now - value.observed_at);
+  append_millis(out, ctx.now - read.observed_at);
   out += ", ";
-  out += signal_state_name(value.state);
+  out += signal_state_name(read.state);
+  if (ctx.freshness == nullptr) return;
+  const double influence = ctx.freshness->of(signal).influence(ctx.now - read.observed_at);
+  if (influence >= 1) return;
+  out += ", influence ";
+  append_number(out, influence);
 }
 
 }  // namespace penstock::scheduling

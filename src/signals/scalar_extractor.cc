@@ -137,7 +137,13 @@ void ScalarExtractor::bind_slots(const SlotResolver& slots) {
 Status ScalarExtractor::produce(SchedulingContext& ctx) const {
   for (size_t i = 0; i < keys_.size(); ++i) {
     if (slots_[i] == kNoSlot) continue;
-    sink_->copy(i, ctx.pool, ctx.candidates, ctx.attributes.create<EndpointScalar>(slots_[i]));
+    const std::span<EndpointScalar> column = ctx.attributes.create<EndpointScalar>(slots_[i]);
+    sink_->copy(i, ctx.pool, ctx.candidates, column);
+    if (ctx.freshness == nullptr) continue;
+    for (const Candidate c : ctx.candidates) {
+      EndpointScalar& scalar = column[c];
+      if (ctx.now - scalar.observed_at >= ctx.freshness->attributes.unknown_after) scalar.known = false;
+    }
   }
   return {};
 }

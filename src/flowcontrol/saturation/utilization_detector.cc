@@ -99,6 +99,31 @@ bool UtilizationDetector::is_fresh(const SignalView& signals, Candidate candidat
   return known(signals, Signal::kWaitingRequests, candidate) || known(signals, Signal::kKvUsage, candidate);
 }
 
+double UtilizationDetector::endpoint_saturation(const SignalView& signals, Candidate candidate,
+                                                uint32_t unseen) const {
+  const double waiting = known(signals, Signal::kWaitingRequests, candidate).value_or(0) + unseen;
+  const double kv = known(signals, Signal::kKvUsage, candidate).value_or(0);
+  return std::max(waiting / static_cast<double>(params_.queue_depth_threshold),
+                  kv / params_.kv_cache_util_threshold);
+}
+
+size_t UtilizationDetector::keep_unsaturated(const SchedulingContext& ctx, std::span<Candidate> inout) const {
+  const bool credit = ctx.freshness != nullptr && ctx.freshness->has_credit(Signal::kWaitingRequests);
+  size_t kept = 0;
+  size_t stale = 0;
+  for (const Candidate c : inout) {
+    if (!is_fresh(ctx.signals, c, ctx.now)) {
+      ++stale;
+      continue;
+    }
+    const uint32_t unseen =
+        credit ? ctx.pool.endpoints[c]->live->unseen.since(ctx.signals.shown_round[c]) : 0;
+    if (endpoint_saturation(ctx.signals, c, unseen) < 1.0) inout[kept++] = c;
+  }
+  report_stale(stale, inout.size(), ctx.now);
+  return kept;
+}
+
 double UtilizationDetector::saturation(const PoolSnapshot&, const SignalView& signals,
                                        std::span<const Candidate> candidates, TimePoint now) const {
   double total = 0;
@@ -109,10 +134,7 @@ double UtilizationDetector::saturation(const PoolSnapshot&, const SignalView& si
       ++stale;
       continue;
     }
-    const double waiting = known(signals, Signal::kWaitingRequests, candidate).value_or(0);
-    const double kv = known(signals, Signal::kKvUsage, candidate).value_or(0);
-    total += std::max(waiting / static_cast<double>(params_.queue_depth_threshold),
-                      kv / params_.kv_cache_util_threshold);
+    total += endpoint_saturation(signals, candidate, 0);
   }
   report_stale(stale, candidates.size(), now);
   return candidates.empty() ? 1.0 : total / static_cast<double>(candidates.size());

@@ -22,6 +22,9 @@ namespace penstock::flowcontrol {
 // left out of the maximum. Example (thresholds 5 and 0.9): waiting 2, kv 0.5 -> 0.5556; waiting 10, kv 0.1
 // -> 2.0; both together (2.0 + 0.5556) / 2 = 1.2778.
 //
+// Strict mode asks for each endpoint's score by itself, with the requests added to `waiting` that were sent
+// since the last scrape (Freshness::in_flight_credit).
+//
 // As a filter of a profile it keeps fresh endpoints with waiting < queueDepthThreshold * (1 + headroom) and
 // kv < kvCacheUtilThreshold * (1 + headroom), and all where that leaves none.
 class UtilizationDetector final : public Filter, public SaturationDetector {
@@ -42,11 +45,13 @@ class UtilizationDetector final : public Filter, public SaturationDetector {
 
   double saturation(const PoolSnapshot& pool, const SignalView& signals,
                     std::span<const Candidate> candidates, TimePoint now) const override;
+  size_t keep_unsaturated(const SchedulingContext& ctx, std::span<Candidate> inout) const override;
   size_t filter(SchedulingContext& ctx, std::span<Candidate> inout) const override;
   Duration staleness_threshold() const { return staleness_; }
 
  private:
   bool is_fresh(const SignalView& signals, Candidate candidate, TimePoint now) const;
+  double endpoint_saturation(const SignalView& signals, Candidate candidate, uint32_t unseen) const;
   bool has_room(const SignalView& signals, Candidate candidate) const;
   void report_stale(size_t stale, size_t total, TimePoint now) const;
 

@@ -102,6 +102,38 @@ TEST_F(UtilizationDetectorTest, FiltersByThresholdsWithHeadroomAndFailsOpen) {
   EXPECT_EQ(kept({{99, .1}, {0, 0, 200}}), (std::vector<Candidate>{0, 1}));
 }
 
+// Strict mode, by endpoint: what the mean hides.
+TEST_F(UtilizationDetectorTest, KeepsTheEndpointsThatHaveRoomByThemselves) {
+  const std::vector<Load> loads{{4, .1}, {15, .2}, {0, 0, 500}, {0, .95}, {1, .1}};
+  EXPECT_GT(saturation(loads), 1.0) << "the pool's mean is full";
+  const UtilizationDetector detector(params_, milliseconds(50), stale_);
+  SignalView view = view_of(loads);
+  PoolSnapshot pool;
+  for (size_t i = 0; i < loads.size(); ++i) {
+    auto endpoint = std::make_shared<Endpoint>();
+    endpoint->live = std::make_shared<EndpointLive>();
+    pool.endpoints.push_back(endpoint);
+  }
+  const Freshness freshness;
+  const auto kept = [&](const Freshness* how) {
+    Arena arena;
+    AttributeTable attributes(arena, 0, loads.size());
+    Random random(1);
+    InferenceRequest request;
+    std::vector<Candidate> list(loads.size());
+    std::iota(list.begin(), list.end(), 0);
+    SchedulingContext ctx{request, pool, view, attributes, arena, random, kNow, list};
+    ctx.freshness = how;
+    list.resize(detector.keep_unsaturated(ctx, list));
+    return list;
+  };
+  EXPECT_EQ(kept(&freshness), (std::vector<Candidate>{0, 4}));
+  EXPECT_EQ(stale_.value(), 1);
+  pool.endpoints[0]->live->unseen.add();
+  EXPECT_EQ(kept(&freshness), (std::vector<Candidate>{4})) << "one sent since the scrape fills it";
+  EXPECT_EQ(kept(nullptr), (std::vector<Candidate>{0, 4}));
+}
+
 TEST(UtilizationDetectorFactory, TakesItsStalenessFromTheScrapeInterval) {
   telemetry::MetricRegistry metrics;
   const SystemClock clock;

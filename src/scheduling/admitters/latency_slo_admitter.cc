@@ -47,10 +47,10 @@ Status LatencySloAdmitter::admit(SchedulingContext& ctx) const {
   if (column.empty() || std::none_of(ctx.candidates.begin(), ctx.candidates.end(), predicted)) return {};
   const auto can_serve = [&](Candidate c) {
     if (column[c].known && column[c].ttft_valid && column[c].tpot_valid) return true;
-    const SignalValue usage = ctx.signals.at(Signal::kKvUsage, c);
-    if (is_known(usage.state, usage.observed_at) && usage.value < kColdKvUsage) return true;
-    const SignalValue running = ctx.signals.at(Signal::kRunningRequests, c);
-    return is_known(running.state, running.observed_at) && running.value == 0;
+    const UsableSignal usage = usable(ctx, Signal::kKvUsage, c);
+    if (usage.known && usage.value < kColdKvUsage) return true;
+    const UsableSignal running = usable(ctx, Signal::kRunningRequests, c);
+    return running.known && running.value == 0;
   };
   if (std::any_of(ctx.candidates.begin(), ctx.candidates.end(), can_serve)) return {};
   return Error{ErrorCode::kResourceExhausted, "no valid endpoint available to serve the request",

@@ -32,16 +32,14 @@ void ProbabilisticAdmitter::bind(config::Binder& b, Params& p) {
 double ProbabilisticAdmitter::saturation(const SchedulingContext& ctx) const {
   double sum = 0;
   for (const Candidate c : ctx.candidates) {
-    const SignalValue waiting = ctx.signals.at(Signal::kWaitingRequests, c);
-    const SignalValue usage = ctx.signals.at(Signal::kKvUsage, c);
-    const bool queue_known = is_known(waiting.state, waiting.observed_at);
-    const bool usage_known = is_known(usage.state, usage.observed_at);
-    if (!queue_known && !usage_known) {
+    const UsableSignal waiting = usable(ctx, Signal::kWaitingRequests, c);
+    const UsableSignal usage = usable(ctx, Signal::kKvUsage, c);
+    if (!waiting.known && !usage.known) {
       sum += 1.0;
       continue;
     }
-    const double queue = queue_known ? waiting.value / params_.queue_threshold : 0.0;
-    const double kv = usage_known ? usage.value / params_.kv_threshold : 0.0;
+    const double queue = waiting.known ? waiting.value / params_.queue_threshold : 0.0;
+    const double kv = usage.known ? usage.value / params_.kv_threshold : 0.0;
     sum += std::max(queue, kv);
   }
   return ctx.candidates.empty() ? 0.0 : sum / static_cast<double>(ctx.candidates.size());

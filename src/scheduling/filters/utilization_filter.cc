@@ -70,23 +70,32 @@ void UtilizationFilter::bind_slots(const SlotResolver& slots) {
   if (uses_load()) load_slot_ = slots.slot(load_key_);
 }
 
-double UtilizationFilter::value(const SchedulingContext& ctx, Metric metric, Candidate candidate) const {
+UsableSignal UtilizationFilter::figure(const SchedulingContext& ctx, Metric metric,
+                                       Candidate candidate) const {
   if (metric == Metric::kActiveRequests) {
     const auto load = ctx.attributes.column<InFlightLoad>(load_slot_);
-    return load.empty() ? 0.0 : static_cast<double>(load[candidate].requests);
+    return {true, load.empty() ? 0.0 : static_cast<double>(load[candidate].requests)};
   }
   const Signal signal = metric == Metric::kRunningRequests ? Signal::kRunningRequests
                         : metric == Metric::kWaitingQueue  ? Signal::kWaitingRequests
                                                            : Signal::kKvUsage;
-  const SignalValue read = ctx.signals.at(signal, candidate);
-  return is_known(read.state, read.observed_at) ? read.value : 0.0;
+  return usable(ctx, signal, candidate);
 }
 
 size_t UtilizationFilter::filter(SchedulingContext& ctx, std::span<Candidate> inout) const {
-  const auto keeps = [&](Candidate c) {
-    return std::all_of(params_.conditions.begin(), params_.conditions.end(), [&](const Condition& condition) {
-      return value(ctx, condition.metric, c) <= condition.max;
+  // Strict mode: an endpoint that nobody knows doesn't pass before one that is known.
+  const std::span<bool> must_know = ctx.arena.make_filled<bool>(params_.conditions.size(), false);
+  for (size_t i = 0; ctx.freshness != nullptr && i < must_know.size(); ++i) {
+    must_know[i] = std::any_of(inout.begin(), inout.end(), [&](Candidate c) {
+      return figure(ctx, params_.conditions[i].metric, c).known;
     });
+  }
+  const auto keeps = [&](Candidate c) {
+    for (size_t i = 0; i < must_know.size(); ++i) {
+      const UsableSignal read = figure(ctx, params_.conditions[i].metric, c);
+      if (read.known ? read.value > params_.conditions[i].max : must_know[i]) return false;
+    }
+    return true;
   };
   if (params_.fallback_on_empty && std::none_of(inout.begin(), inout.end(), keeps)) return inout.size();
   const auto end = std::remove_if(inout.begin(), inout.end(), [&](Candidate c) { return !keeps(c); });

@@ -3,11 +3,13 @@
 #include <vector>
 
 #include "inference/plugin.h"
+#include "scheduling/signal_column.h"
 
 namespace penstock::scheduling {
 
 // `utilization-filter`: keeps endpoints whose figures are at or below every given limit; a figure nobody
-// knows counts as 0. Nobody left and fallbackOnEmpty: all stay.
+// knows counts as 0, in strict mode as too much where another candidate's is known. Nobody left and
+// fallbackOnEmpty: all stay.
 // Examples: waiting-queue at most 5: 5 stays, 6 goes; kv-cache-utilization at most 0.9 and waiting-queue at
 // most 2: (0.95, 0) goes, (0.9, 2) stays.
 class UtilizationFilter final : public Filter {
@@ -31,7 +33,7 @@ class UtilizationFilter final : public Filter {
   size_t filter(SchedulingContext& ctx, std::span<Candidate> inout) const override;
 
  private:
-  double value(const SchedulingContext& ctx, Metric metric, Candidate candidate) const;
+  UsableSignal figure(const SchedulingContext& ctx, Metric metric, Candidate candidate) const;
   bool uses_load() const;
 
   Params params_;

@@ -27,6 +27,7 @@ class NearTiePicker final : public Picker {
   std::span<const Candidate> pick(SchedulingContext& ctx, std::span<const Candidate> candidates,
                                   std::span<const double> totals) const override;
   void explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const override;
+  size_t max_targets() const override { return params_.common.limit(); }
 
  private:
   Params params_;

@@ -16,9 +16,8 @@ struct PickerParams {
             "How many endpoints are returned, best first: the destination, then its fallbacks. Values below "
             "1 count as 1.");
   }
-  size_t count(size_t candidates) const {
-    return std::min(static_cast<size_t>(std::max(max_endpoints, 1)), candidates);
-  }
+  size_t limit() const { return static_cast<size_t>(std::max(max_endpoints, 1)); }
+  size_t count(size_t candidates) const { return std::min(limit(), candidates); }
 };
 
 }  // namespace penstock::scheduling

@@ -15,6 +15,7 @@ class RandomPicker final : public Picker {
 
   std::span<const Candidate> pick(SchedulingContext& ctx, std::span<const Candidate> candidates,
                                   std::span<const double> totals) const override;
+  size_t max_targets() const override { return params_.limit(); }
 
  private:
   Params params_;

@@ -19,6 +19,7 @@ class WeightedRandomPicker final : public Picker {
 
   std::span<const Candidate> pick(SchedulingContext& ctx, std::span<const Candidate> candidates,
                                   std::span<const double> totals) const override;
+  size_t max_targets() const override { return params_.limit(); }
 
   // The key of one draw. A `u` of 0 counts as 1e-10.
   static double key(double u, double total);

@@ -28,6 +28,7 @@ class EndpointAttributeScorer final : public Scorer {
   void score(SchedulingContext& ctx, std::span<const Candidate> candidates,
              std::span<double> scores) const override;
   void explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const override;
+  AttributeSlot aging_attribute() const override { return slot_; }
 
  private:
   Params params_;

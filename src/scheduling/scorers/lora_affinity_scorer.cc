@@ -10,6 +10,15 @@ namespace penstock::scheduling {
 
 namespace {
 
+// What is known of an endpoint's adapters: nothing where in strict mode the lists are too old.
+const LoraSignal& adapters_of(const SchedulingContext& ctx, Candidate candidate) {
+  static const LoraSignal kNothing;
+  const LoraSignal& lora = *ctx.signals.lora[candidate];
+  const bool too_old =
+      ctx.freshness != nullptr && ctx.now - lora.observed_at >= ctx.freshness->adapters().unknown_after;
+  return too_old ? kNothing : lora;
+}
+
 bool has_room(const LoraSignal& lora) {
   return int32_t{lora.running_count} + int32_t{lora.waiting_count} < lora.max_adapters;
 }
@@ -25,7 +34,7 @@ void LoraAffinityScorer::score(SchedulingContext& ctx, std::span<const Candidate
                                std::span<double> scores) const {
   const uint64_t model = hash_of(ctx.request.target_model);
   for (size_t i = 0; i < scores.size(); ++i) {
-    const LoraSignal& lora = *ctx.signals.lora[candidates[i]];
+    const LoraSignal& lora = adapters_of(ctx, candidates[i]);
     if (lora.is_running(model)) {
       scores[i] = 1.0;
     } else if (has_room(lora)) {
@@ -37,7 +46,7 @@ void LoraAffinityScorer::score(SchedulingContext& ctx, std::span<const Candidate
 }
 
 void LoraAffinityScorer::explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const {
-  const LoraSignal& lora = *ctx.signals.lora[candidate];
+  const LoraSignal& lora = adapters_of(ctx, candidate);
   if (!is_known(lora.state, lora.observed_at)) {
     out += "no LoRA information (";
     out += signal_state_name(lora.state);
@@ -62,6 +71,11 @@ void LoraAffinityScorer::explain(const SchedulingContext& ctx, Candidate candida
   append_millis(out, ctx.now - lora.observed_at);
   out += ", ";
   out += signal_state_name(lora.state);
+  if (ctx.freshness == nullptr) return;
+  const double influence = ctx.freshness->adapters().influence(ctx.now - lora.observed_at);
+  if (influence >= 1) return;
+  out += ", influence ";
+  append_number(out, influence);
 }
 
 }  // namespace penstock::scheduling

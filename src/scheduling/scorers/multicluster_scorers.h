@@ -15,6 +15,7 @@ class MulticlusterQueueScorer final : public Scorer {
   void score(SchedulingContext& ctx, std::span<const Candidate> candidates,
              std::span<double> scores) const override;
   void explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const override;
+  AttributeSlot aging_attribute() const override { return slot_; }
 
  private:
   AttributeSlot slot_ = kNoSlot;
@@ -30,6 +31,7 @@ class MulticlusterKvCacheUtilizationScorer final : public Scorer {
   void score(SchedulingContext& ctx, std::span<const Candidate> candidates,
              std::span<double> scores) const override;
   void explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const override;
+  AttributeSlot aging_attribute() const override { return slot_; }
 
  private:
   AttributeSlot slot_ = kNoSlot;

@@ -78,6 +78,7 @@ Status FleetGateway::load(const FleetPolicy& policy) {
                                     .clock = clock_,
                                     .allow_experimental = true,
                                     .scrape_interval = options_.scrape_interval,
+                                    .staleness = options_.staleness,
                                     .warm = &warm_};
   Result<assembly::Assembly> assembled = assembly::assemble(policy.config, policy.source, options);
   if (!assembled.ok()) return std::move(assembled).error();
@@ -113,6 +114,7 @@ void FleetGateway::scraped(uint32_t engine, const EngineStats& stats) {
   set(Signal::kCacheNumBlocks, options_.num_blocks);
   row.lora.observed_at = now;
   row.lora.state = SignalState::kNameMissing;
+  row.shown_round = endpoints_[engine]->live->unseen.begin_round();
   signals_.write(tickets_[engine], row, now);
 }
 
