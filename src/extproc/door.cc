@@ -136,11 +136,15 @@ Task<GrpcStatus> run(LoopPart& part, GrpcServerStream& stream) {
       co_return GrpcStatus();
     }
     if (!answers->empty()) {
-      const Status wrote = co_await stream.write_messages(answers->messages());
+      std::optional<Status> wrote = stream.write_messages_there(answers->messages());
+      if (!wrote) {
+        Status waited = co_await stream.write_messages(answers->messages());
+        wrote.emplace(std::move(waited));
+      }
       processor.sent();
-      if (!wrote.ok()) {
-        processor.ended(broken_by(stream, wrote.error()));
-        GrpcStatus status = io::grpc_status_of(wrote.error());
+      if (!wrote->ok()) {
+        processor.ended(broken_by(stream, wrote->error()));
+        GrpcStatus status = io::grpc_status_of(wrote->error());
         open.code = status.code;
         co_return status;
       }

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <typeinfo>
 
 #include "base/escapes.h"
 #include "base/strings.h"
+#include "io/detail/http2_server.h"
 #include "io/detail/memory.h"
 
 namespace penstock::io {
@@ -182,13 +184,15 @@ GrpcStatus grpc_status_of(const Error& error) {
 
 std::string grpc_encode_message(std::string_view text) {
   constexpr std::string_view kDigits = "0123456789ABCDEF";
+  const auto plain = [](char c) { return c >= 0x20 && c <= 0x7e && c != '%'; };
+  if (std::all_of(text.begin(), text.end(), plain)) return std::string(text);
   std::string out;
   out.reserve(text.size());
   for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte <= 0x7e && byte != '%') {
+    if (plain(c)) {
       out.push_back(c);
     } else {
+      const auto byte = static_cast<unsigned char>(c);
       out.push_back('%');
       out.push_back(kDigits[byte >> 4U]);
       out.push_back(kDigits[byte & 15U]);
@@ -401,6 +405,9 @@ struct GrpcServerStream::Deadline {
 
 GrpcServerStream::GrpcServerStream(HttpExchange& exchange, const GrpcOptions& options)
     : exchange_(exchange),
+      http2_(typeid(exchange) == typeid(detail::Http2Exchange)
+                 ? static_cast<detail::Http2Exchange*>(&exchange)
+                 : nullptr),
       max_send_message_bytes_(std::min<size_t>(options.max_send_message_bytes, UINT32_MAX)),
       decoder_(options.max_receive_message_bytes,
                encoding_of(exchange.request().fields.get("grpc-encoding"))),
@@ -434,6 +441,11 @@ void GrpcServerStream::on_deadline(void* self) {
 }
 
 GrpcServerStream::Pump GrpcServerStream::receive() {
+  while (http2_ != nullptr) {
+    const Wait::Outcome outcome = co_await http2_->read_later();
+    if (outcome != Wait::Outcome::kReady) failed_ = http2_->read_error(outcome);
+    if (failed_ || receive_there()) co_return;
+  }
   while (!last_piece_seen_) {
     Result<BodyPiece> piece = co_await exchange_.read();
     if (!piece.ok()) {
@@ -458,6 +470,25 @@ bool GrpcServerStream::try_next() {
   return true;
 }
 
+bool GrpcServerStream::receive_there() {
+  while (!last_piece_seen_) {
+    std::optional<Result<BodyPiece>> piece = http2_->read_there();
+    if (!piece) return false;
+    if (!piece->ok()) {
+      failed_ = std::move(*piece).error();
+      return true;
+    }
+    last_piece_seen_ = (*piece)->last;
+    decoder_.feed((*piece)->data);
+    if (try_next()) return true;
+  }
+  return true;
+}
+
+bool GrpcServerStream::gone() const {
+  return http2_ != nullptr && http2_->gone();
+}
+
 bool GrpcServerStream::message_ready() const {
   if (!pump_done_) return false;
   return result_.has_value() || failed_.has_value() || last_piece_seen_ || deadline_passed_ ||
@@ -470,6 +501,7 @@ bool GrpcServerStream::ReadAwaiter::await_ready() {
   if (!stream.pump_done_) return false;
   // What came after a read had given up waiting is the first to go.
   if (stream.result_ || stream.failed_ || stream.try_next() || stream.last_piece_seen_) return true;
+  if (stream.http2_ != nullptr && stream.receive_there()) return true;
   stream.destroy_pump();
   stream.pump_done_ = false;
   stream.pump_ = stream.receive().handle;
@@ -544,6 +576,21 @@ Task<Status> GrpcServerStream::write_message(GrpcPieces pieces) {
 
 Task<Status> GrpcServerStream::write_messages(std::span<const GrpcPieces> messages) {
   return send({}, messages);
+}
+
+std::optional<Status> GrpcServerStream::write_messages_there(std::span<const GrpcPieces> messages) {
+  if (http2_ == nullptr) return std::nullopt;
+  if (finished_) return Error{ErrorCode::kInternal, "a message after the end of the call"};
+  Frames frames;
+  for (const GrpcPieces message : messages) {
+    if (Status status = frames.add(message, max_send_message_bytes_); !status.ok()) return status;
+  }
+  if (!http2_->head_written()) {
+    if (Status status = write_grpc_head(exchange_); !status.ok()) return status;
+  }
+  std::optional<Status> sent = http2_->send_there(frames.all(), false, {});
+  if (sent && sent->ok()) messages_sent_ += messages.size();
+  return sent;
 }
 
 void GrpcServerStream::add_trailer(std::string_view name, std::string_view value) {
@@ -668,7 +715,7 @@ Task<void> GrpcRouter::handle(HttpExchange& exchange) {
     stream.arm_deadline(*timeout);
   }
   GrpcStatus status = co_await (*method)(stream);
-  if (stream.finished()) co_return;
+  if (stream.finished() || stream.gone()) co_return;
   if (stream.deadline_passed()) status = {GrpcCode::kDeadlineExceeded, "the call's deadline has passed"};
   (void)co_await stream.finish(std::move(status));
 }

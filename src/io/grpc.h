@@ -20,6 +20,10 @@
 // received; what is sent is never compressed. It knows messages as bytes, not protobuf.
 namespace penstock::io {
 
+namespace detail {
+class Http2Exchange;
+}
+
 enum class GrpcCode : uint8_t {
   kOk = 0,
   kCancelled = 1,
@@ -159,6 +163,8 @@ class GrpcServerStream {
   // kRequestTimeout (write_timeout without progress).
   Task<Status> write_message(GrpcPieces pieces);
   Task<Status> write_messages(std::span<const GrpcPieces> messages);
+  // write_messages() where it needn't wait, without a coroutine; nothing is done where it would have to.
+  std::optional<Status> write_messages_there(std::span<const GrpcPieces> messages);
   // Last messages, if any, and the end: trailers, or Trailers-Only when nothing was ever sent. Once.
   // An unread rest of the request is refused by the transport.
   Task<Status> finish(GrpcStatus status, std::span<const GrpcPieces> messages = {});
@@ -180,10 +186,15 @@ class GrpcServerStream {
   void arm_deadline(Duration timeout);
   Task<Status> send(GrpcPieces first, std::span<const GrpcPieces> more);
   bool try_next();
+  // Reads what has come; true: read_message() needn't wait.
+  bool receive_there();
+  // Nobody is there to be told anything.
+  bool gone() const;
   Read take_result();
   static void on_deadline(void* self);
 
   HttpExchange& exchange_;
+  detail::Http2Exchange* http2_;  // the same, or null for another kind: does without coroutines what it can
   size_t max_send_message_bytes_;
   GrpcFrameDecoder decoder_;
   std::coroutine_handle<> pump_;  // waits for the transport; outlives a read that timed out

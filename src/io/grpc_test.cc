@@ -61,6 +61,23 @@ Task<GrpcStatus> echo(GrpcServerStream& stream) {
   }
 }
 
+// As echo(), with a coroutine only for what has to wait.
+Task<GrpcStatus> echo_at_once(GrpcServerStream& stream) {
+  for (;;) {
+    GrpcServerStream::Read message = co_await stream.read_message();
+    if (!message.ok()) co_return grpc_status_of(message.error());
+    if (!message->has_value()) co_return GrpcStatus();
+    const std::array<std::string_view, 2> pieces = {"got ", **message};
+    const GrpcPieces all(pieces);
+    std::optional<Status> written = stream.write_messages_there({&all, 1});
+    if (!written) {
+      Status waited = co_await stream.write_messages({&all, 1});
+      written.emplace(std::move(waited));
+    }
+    if (!written->ok()) co_return grpc_status_of(written->error());
+  }
+}
+
 Task<GrpcStatus> unreachable(GrpcServerStream&) {
   ADD_FAILURE() << "the method must not run";
   co_return GrpcStatus();
@@ -517,6 +534,7 @@ class GrpcOverHttp2 : public ::testing::Test {
   GrpcOverHttp2() : loops_(1) {
     auto router = std::make_shared<GrpcRouter>();
     router->add("/test.Echo/Say", echo);
+    router->add("/test.Echo/SayAtOnce", echo_at_once);
     router->add("/test.Echo/Never", [](GrpcServerStream& stream) -> Task<GrpcStatus> {
       started.store(true);
       (void)co_await stream.loop().sleep(std::chrono::hours(1), stream.cancel_token());
@@ -576,6 +594,27 @@ TEST_F(GrpcOverHttp2, MessagesGoBothWaysInTurns) {
       EXPECT_EQ(answer, "got " + text);
     }
     EXPECT_TRUE((co_await call.half_close()).ok());
+    EXPECT_FALSE((co_await call.read_message()).has_value());
+    EXPECT_TRUE(call.status().ok()) << call.status().message;
+  });
+}
+
+TEST_F(GrpcOverHttp2, WhatIsWrittenAtOnceAndWhatHasToWaitKeepTheirOrder) {
+  run([this](HttpClient& client) -> Task<void> {
+    auto opened = co_await GrpcClientStream::open(client, to_, "/test.Echo/SayAtOnce");
+    EXPECT_TRUE(opened.ok());
+    GrpcClientStream& call = **opened;
+    // More than a stream's window at once, so that small ones come behind one that waits.
+    for (const size_t size : {10UL, 600'000UL, 0UL, 20'000UL, 1UL}) {
+      const std::string text(size, 'x');
+      const std::string_view piece = text;
+      EXPECT_TRUE((co_await call.write_message(GrpcPieces(&piece, 1))).value());
+    }
+    EXPECT_TRUE((co_await call.half_close()).ok());
+    for (const size_t size : {10UL, 600'000UL, 0UL, 20'000UL, 1UL}) {
+      const auto answer = co_await call.read_message();
+      EXPECT_EQ(answer.value_or("").size(), size + 4);
+    }
     EXPECT_FALSE((co_await call.read_message()).has_value());
     EXPECT_TRUE(call.status().ok()) << call.status().message;
   });

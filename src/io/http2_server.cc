@@ -145,6 +145,20 @@ Task<Result<BodyPiece>> Http2Exchange::read() {
   return read_piece(options().body_timeout, CancelToken(), options().max_body_bytes);
 }
 
+Duration Http2Exchange::read_timeout() const {
+  return options().body_timeout;
+}
+
+const CancelToken& Http2Exchange::never() {
+  static const CancelToken token;
+  return token;
+}
+
+std::optional<Result<BodyPiece>> Http2Exchange::read_there() {
+  if (continue_due_) send_continue();
+  return piece_there(options().max_body_bytes);
+}
+
 Task<Result<std::span<char>>> Http2Exchange::read_all(size_t limit) {
   if (continue_due_ && content_length_.value_or(0) <= limit) send_continue();
   return read_whole(limit, options().max_body_bytes, content_length_, options().body_timeout, CancelToken(),
@@ -216,14 +230,14 @@ Status Http2Exchange::write_head(int status, std::span<const HeaderField> fields
   return {};
 }
 
-Task<Status> Http2Exchange::send(std::span<const std::string_view> pieces, bool end,
-                                 std::span<const HeaderField> trailers) {
-  if (!head_written_) co_return Error{ErrorCode::kInternal, "a response body without a head"};
-  if (Status status = account(pieces, end); !status.ok()) co_return status;
+std::optional<Status> Http2Exchange::send_now(std::span<const std::string_view>& pieces, bool end,
+                                              std::span<const HeaderField> trailers) {
+  if (!head_written_) return Error{ErrorCode::kInternal, "a response body without a head"};
+  if (Status status = account(pieces, end); !status.ok()) return status;
   if (end && out_kind_ == Out::kUnknown && !out_drop_) {
-    if (Status status = set_trailers(trailers); !status.ok()) co_return status;
+    if (Status status = set_trailers(trailers); !status.ok()) return status;
   }
-  if (closed_ || reset_by_us_) co_return gone_error("write");
+  if (gone()) return gone_error("write");
   if (out_drop_) pieces = {};
   if (!out_started_) {
     out_started_ = true;
@@ -233,14 +247,25 @@ Task<Status> Http2Exchange::send(std::span<const std::string_view> pieces, bool 
       out_finished_ = true;
       nghttp2_submit_response(core_->session(), id_, head_out_.data(), head_out_.size(), nullptr);
       core_->mark_dirty();
-      co_return Status();
+      return Status();
     }
     const nghttp2_data_provider body = provider();
     nghttp2_submit_response(core_->session(), id_, head_out_.data(), head_out_.size(), &body);
   }
-  if (queue(pieces, end)) co_return Status();
-  const CancelToken never;
-  Status status = co_await send_waiting(pieces, end, options().write_timeout, never);
+  if (queue(pieces, end)) return Status();
+  return std::nullopt;
+}
+
+std::optional<Status> Http2Exchange::send_there(std::span<const std::string_view> pieces, bool end,
+                                                std::span<const HeaderField> trailers) {
+  if (!gone() && !takes(pieces)) return std::nullopt;
+  return send_now(pieces, end, trailers);
+}
+
+Task<Status> Http2Exchange::send(std::span<const std::string_view> pieces, bool end,
+                                 std::span<const HeaderField> trailers) {
+  if (std::optional<Status> sent = send_now(pieces, end, trailers)) co_return std::move(*sent);
+  Status status = co_await send_waiting(pieces, end, options().write_timeout, never());
   co_return status;
 }
 

@@ -113,37 +113,6 @@ void FieldBlock::clear() {
 
 // --- waiting ---
 
-struct Http2Stream::Parked {
-  Parked(Http2Stream& stream, Parked*& door, Duration timeout, const CancelToken& token)
-      : wait_(stream.loop_), stream_(stream), door_(door), timeout_(timeout), token_(token) {}
-  Parked(const Parked&) = delete;
-  Parked& operator=(const Parked&) = delete;
-  ~Parked() { leave(); }
-  bool await_ready() const { return token_.cancelled(); }
-  void await_suspend(std::coroutine_handle<> handle) {
-    door_ = this;
-    counted_ = true;
-    ++stream_.parked_;
-    wait_.on_abandon([](void* self) { static_cast<Parked*>(self)->door_ = nullptr; }, this);
-    wait_.start(handle, timeout_, token_);
-  }
-  Wait::Outcome await_resume() {
-    leave();
-    return wait_.outcome() == Wait::Outcome::kPending ? Wait::Outcome::kCancelled : wait_.outcome();
-  }
-
-  void leave() {
-    if (std::exchange(counted_, false)) --stream_.parked_;
-  }
-
-  Wait wait_;
-  Http2Stream& stream_;
-  bool counted_ = false;
-  Parked*& door_;
-  Duration timeout_;
-  const CancelToken& token_;
-};
-
 void Http2Stream::wake_reader() {
   if (Parked* parked = std::exchange(reader_, nullptr)) parked->wait_.complete(Wait::Outcome::kReady);
 }
@@ -260,38 +229,44 @@ void Http2Stream::give_back() {
   core_->consume(id_, std::exchange(unconsumed_, 0), !closed_);
 }
 
+std::optional<Result<BodyPiece>> Http2Stream::piece_there(uint64_t max_bytes) {
+  const size_t read = in_given_ - in_begin_;
+  if (read != 0) {
+    const size_t due = std::min(read, unconsumed_);  // read_whole() gives back at once
+    unconsumed_ -= due;
+    in_begin_ = in_given_;
+    core_->consume(id_, due, !closed_);
+  }
+  if (in_given_ == in_end_) {
+    in_begin_ = in_given_ = in_end_ = 0;
+    if (more_end_ != 0) {
+      in_ = std::move(more_);
+      more_.reset();
+      in_end_ = std::exchange(more_end_, 0);
+    }
+  }
+  if (in_total_ > max_bytes)
+    return Error{ErrorCode::kPayloadTooLarge,
+                 "the body is larger than the limit of " + std::to_string(max_bytes) + " bytes"};
+  if (in_given_ != in_end_) {
+    const std::string_view data(in_.data() + in_given_, in_end_ - in_given_);
+    in_given_ = in_end_;
+    return BodyPiece{data, in_ended_ && more_end_ == 0};
+  }
+  if (in_ended_) return BodyPiece{{}, true};
+  if (closed_ || reset_by_us_) return gone_error("body");
+  return std::nullopt;
+}
+
+Error Http2Stream::no_piece(Wait::Outcome outcome) const {
+  return std::move(status_of(outcome, timeout_code(), "waiting for more of the body")).error();
+}
+
 Task<Result<BodyPiece>> Http2Stream::read_piece(Duration timeout, CancelToken token, uint64_t max_bytes) {
   for (;;) {
-    const size_t read = in_given_ - in_begin_;
-    if (read != 0) {
-      const size_t due = std::min(read, unconsumed_);  // read_whole() gives back at once
-      unconsumed_ -= due;
-      in_begin_ = in_given_;
-      core_->consume(id_, due, !closed_);
-    }
-    if (in_given_ == in_end_) {
-      in_begin_ = in_given_ = in_end_ = 0;
-      if (more_end_ != 0) {
-        in_ = std::move(more_);
-        more_.reset();
-        in_end_ = std::exchange(more_end_, 0);
-      }
-    }
-    if (in_total_ > max_bytes)
-      co_return Error{ErrorCode::kPayloadTooLarge,
-                      "the body is larger than the limit of " + std::to_string(max_bytes) + " bytes"};
-    if (in_given_ != in_end_) {
-      const std::string_view data(in_.data() + in_given_, in_end_ - in_given_);
-      in_given_ = in_end_;
-      co_return BodyPiece{data, in_ended_ && more_end_ == 0};
-    }
-    if (in_ended_) co_return BodyPiece{{}, true};
-    if (closed_ || reset_by_us_) co_return gone_error("body");
-    in_.reset();
-    Parked parked(*this, reader_, timeout, token);
-    const Wait::Outcome outcome = co_await parked;
-    if (outcome != Wait::Outcome::kReady)
-      co_return std::move(status_of(outcome, timeout_code(), "waiting for more of the body")).error();
+    if (std::optional<Result<BodyPiece>> piece = piece_there(max_bytes)) co_return std::move(*piece);
+    const Wait::Outcome outcome = co_await wait_for_piece(timeout, token);
+    if (outcome != Wait::Outcome::kReady) co_return no_piece(outcome);
   }
 }
 
@@ -417,13 +392,22 @@ void Http2Stream::grow_out(size_t room) {
   out_end_ = held;
 }
 
+bool Http2Stream::has_room_for(size_t total) const {
+  return total == 0 || (total <= kQueuedByCopy && queued() + total <= core_->limits().stream_queue_bytes &&
+                        core_->queue_has_room(total));
+}
+
+bool Http2Stream::takes(std::span<const std::string_view> pieces) const {
+  size_t total = 0;
+  for (const std::string_view piece : pieces) total += piece.size();
+  return has_room_for(total);
+}
+
 bool Http2Stream::queue(std::span<const std::string_view> pieces, bool end) {
   size_t total = 0;
   for (const std::string_view piece : pieces) total += piece.size();
+  if (!has_room_for(total)) return false;
   if (total != 0) {
-    if (total > kQueuedByCopy || queued() + total > core_->limits().stream_queue_bytes ||
-        !core_->queue_has_room(total))
-      return false;
     grow_out(total);
     for (const std::string_view piece : pieces) {
       if (piece.empty()) continue;

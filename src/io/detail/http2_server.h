@@ -29,6 +29,16 @@ class Http2Exchange final : public HttpExchange, public Http2Stream {
   bool connection_lost() const override;
   std::optional<uint64_t> content_length() const override { return content_length_; }
   Task<Result<BodyPiece>> read() override;
+  // What read() would give without waiting; nothing: it has to wait.
+  std::optional<Result<BodyPiece>> read_there();
+  // co_await: until read_there() may give something; read()'s error where it would wait no longer.
+  auto read_later() { return wait_for_piece(read_timeout(), never()); }
+  Error read_error(Wait::Outcome outcome) const { return no_piece(outcome); }
+  // What write() or finish() would give without waiting; nothing is done where they would have to wait.
+  std::optional<Status> send_there(std::span<const std::string_view> pieces, bool end,
+                                   std::span<const HeaderField> trailers);
+  // The client, or we, have ended the stream: nothing that is written would leave.
+  bool gone() const { return closed_ || reset_by_us_; }
   Task<Result<std::span<char>>> read_all(size_t limit) override;
   Task<Result<std::span<char>>> read_all_within(size_t limit, BodyBudget& budget) override;
   HeaderFields request_trailers() const override { return HeaderFields(trailers_in_.all()); }
@@ -54,11 +64,16 @@ class Http2Exchange final : public HttpExchange, public Http2Stream {
   Error gone_error(const char* doing) const override;
   ErrorCode timeout_code() const override { return ErrorCode::kRequestTimeout; }
   const HttpServerOptions& options() const;
+  Duration read_timeout() const;
+  static const CancelToken& never();
   // 0, or the status of our refusal.
   int complete_head();
   void send_continue();
   Task<Status> send(std::span<const std::string_view> pieces, bool end,
                     std::span<const HeaderField> trailers);
+  // All of send() but the waiting; nothing: `pieces` are for send_waiting().
+  std::optional<Status> send_now(std::span<const std::string_view>& pieces, bool end,
+                                 std::span<const HeaderField> trailers);
   // A whole short response, queued.
   void answer(int status);
   void recycle();

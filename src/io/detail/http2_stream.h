@@ -84,6 +84,8 @@ class Http2Stream {
   virtual ErrorCode timeout_code() const = 0;
   // The peer has said all it will: a writer that waits gives up.
   virtual bool done_early() const { return false; }
+  // What read_piece() would give without waiting; nothing: it has to wait.
+  std::optional<Result<BodyPiece>> piece_there(uint64_t max_bytes);
   // As HttpExchange says. `max_bytes` bounds the whole body.
   Task<Result<BodyPiece>> read_piece(Duration timeout, CancelToken token, uint64_t max_bytes);
   Task<Result<std::span<char>>> read_whole(size_t limit, uint64_t max_bytes, std::optional<uint64_t> declared,
@@ -102,6 +104,8 @@ class Http2Stream {
   // Checks against the declared length. Once per piece, before queueing.
   Status account(std::span<const std::string_view> pieces, bool end);
   Status set_trailers(std::span<const HeaderField> trailers);
+  // queue() would take them.
+  bool takes(std::span<const std::string_view> pieces) const;
   // Everything copied: nothing to wait for.
   bool queue(std::span<const std::string_view> pieces, bool end);
   // For what queue() refused.
@@ -116,8 +120,47 @@ class Http2Stream {
   // Bytes or the end are queued, and nothing went for `limit`. Asked at every tick.
   bool stuck(TimePoint now, Duration limit);
 
-  struct Parked;
-  // Waits for wake_reader(), a deadline, or the token.
+  // co_await: until wake_reader() or wake_writer(), whose door it is at, a deadline, or the token.
+  class Parked {
+   public:
+    Parked(Http2Stream& stream, Parked*& door, Duration timeout, const CancelToken& token)
+        : wait_(stream.loop_), stream_(stream), door_(door), timeout_(timeout), token_(token) {}
+    Parked(const Parked&) = delete;
+    Parked& operator=(const Parked&) = delete;
+    ~Parked() { leave(); }
+    bool await_ready() const { return token_.cancelled(); }
+    void await_suspend(std::coroutine_handle<> handle) {
+      door_ = this;
+      counted_ = true;
+      ++stream_.parked_;
+      wait_.on_abandon([](void* self) { static_cast<Parked*>(self)->door_ = nullptr; }, this);
+      wait_.start(handle, timeout_, token_);
+    }
+    Wait::Outcome await_resume() {
+      leave();
+      return wait_.outcome() == Wait::Outcome::kPending ? Wait::Outcome::kCancelled : wait_.outcome();
+    }
+
+   private:
+    friend class Http2Stream;
+    void leave() {
+      if (std::exchange(counted_, false)) --stream_.parked_;
+    }
+
+    Wait wait_;
+    Http2Stream& stream_;
+    bool counted_ = false;
+    Parked*& door_;
+    Duration timeout_;
+    const CancelToken& token_;
+  };
+  // read_piece()'s waiting, after piece_there() gave nothing.
+  Parked wait_for_piece(Duration timeout, const CancelToken& token) {
+    in_.reset();
+    return {*this, reader_, timeout, token};
+  }
+  // What read_piece() gives when it has waited in vain.
+  Error no_piece(Wait::Outcome outcome) const;
   Parked* reader_ = nullptr;
   Parked* writer_ = nullptr;
   uint32_t parked_ = 0;  // those that wait, or have been woken and not resumed yet
@@ -153,11 +196,11 @@ class Http2Stream {
   FieldBlock trailers_out_;
 
  private:
-  friend struct Parked;
   static ssize_t provide(nghttp2_session* session, int32_t stream_id, uint8_t* buffer, size_t length,
                          uint32_t* flags, nghttp2_data_source* source, void* user);
   void receive(const uint8_t* bytes, size_t size);
   void give_back();
+  bool has_room_for(size_t total) const;
   bool room_for(size_t size);
   void merge();
   // Moves `bytes` of the queue into the core's gathering. Small ones are copied.
