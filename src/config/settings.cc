@@ -110,6 +110,7 @@ struct PoolNodes {
   const Node* metrics = nullptr;
   const Node* deadlines = nullptr;
   const Node* retries = nullptr;
+  const Node* outlier_detection = nullptr;
 };
 
 void bind_pool(Binder& b, PoolSettings& p, PoolNodes& n) {
@@ -121,6 +122,8 @@ void bind_pool(Binder& b, PoolSettings& p, PoolNodes& n) {
   b.node("metrics", n.metrics, "How signals are scraped.");
   b.node("deadlines", n.deadlines, "Deadlines of one try towards an engine; 0s: none.");
   b.node("retries", n.retries, "When a request is tried again elsewhere.");
+  b.node("outlierDetection", n.outlier_detection,
+         "When an endpoint that fails requests gets none for a while.");
   b.field("allowExperimentalPlugins", p.allow_experimental_plugins, "", "Whether Alpha plugins may be used.");
 }
 
@@ -175,6 +178,9 @@ void bind_metrics(Binder& b, MetricsSettings& m) {
   b.field("interval", m.interval, "", "Time between scrapes of an endpoint, jittered.");
   b.field("timeout", m.timeout, "", "Longest time of one scrape.");
   b.field("staleness", m.staleness, "", "Age from which a signal is stale.");
+  b.field(
+      "sleepProbe", m.sleep_probe, "",
+      "Asks GET /is_sleeping once a second of engines whose metrics page has no vllm:engine_sleep_state.");
 }
 
 void bind_deadlines(Binder& b, DeadlineSettings& d) {
@@ -186,6 +192,29 @@ void bind_deadlines(Binder& b, DeadlineSettings& d) {
 
 void bind_retries(Binder& b, RetrySettings& r) {
   b.field("attempts", r.attempts, "tries", "Tries in all, 1 to 3.");
+}
+
+void bind_outlier_detection(Binder& b, OutlierDetectionSettings& o) {
+  b.field("enabled", o.enabled, "", "Absent: true in `serve`; in `epp` what --outlier-detection says.");
+  b.field("consecutiveFailures", o.consecutive_failures, "requests",
+          "So many failed requests in a row eject an endpoint; 0: not looked at.");
+  b.field("connectFailures", o.connect_failures, "requests",
+          "The same where the last failure was a failed connect; 0: no bound of their own.");
+  b.field("failureRatio", o.failure_ratio, "ratio",
+          "So large a share of failed requests within the window ejects an endpoint; 0: not looked at.");
+  b.field("minimumRequests", o.minimum_requests, "requests",
+          "Requests within the window before the share counts.");
+  b.field("window", o.window, "", "Time over which the share is taken.");
+  b.field("baseEjection", o.base_ejection, "",
+          "How long the first ejection lasts; each further one twice as long as the one before.");
+  b.field("maxEjection", o.max_ejection, "",
+          "Longest ejection. An endpoint that was healthy for so long starts over with baseEjection.");
+  b.field("maxEjectedPercent", o.max_ejected_percent, "percent",
+          "How much of the pool may be out, draining and sleeping endpoints not counted. Endpoints that "
+          "nobody can connect to are ejected all the same.");
+  b.field("firstTokenStall", o.first_token_stall, "",
+          "A request for a stream that waits so long for its first output, while its endpoint sends none to "
+          "anybody else, counts as failed; 0s: not looked at. It is not cut.");
 }
 
 void bind_service(Binder& b, ServiceSettings& s) {
@@ -450,11 +479,32 @@ class SettingsDecoder {
     if (nodes.retries != nullptr) {
       bounds(path + ".retries", *nodes.retries, {{"attempts", p.retries.attempts, 1, 3}});
     }
+    outlier_detection(nodes.outlier_detection, path + ".outlierDetection", p.outlier_detection);
     const bool twice = std::any_of(out_.pools.begin(), out_.pools.end(), [&](const PoolSettings& other) {
       return other.name == p.name && other.ns == p.ns;
     });
     if (twice) errors_.add(path + ".name", fmt::format("\"{}/{}\" is given twice", p.ns, p.name), node.line);
     out_.pools.push_back(std::move(p));
+  }
+
+  void outlier_detection(const Node* node, const std::string& path, OutlierDetectionSettings& o) {
+    if (node == nullptr) return;
+    decode_object(node, path, errors_, [&](Binder& b) { bind_outlier_detection(b, o); });
+    bounds(path, *node,
+           {{"consecutiveFailures", o.consecutive_failures, 0, 1000000},
+            {"connectFailures", o.connect_failures, 0, 1000000},
+            {"minimumRequests", o.minimum_requests, 1, 1000000},
+            {"maxEjectedPercent", o.max_ejected_percent, 0, 100}});
+    if (!(o.failure_ratio >= 0 && o.failure_ratio <= 1)) {
+      errors_.add(path + ".failureRatio", fmt::format("{} is not in 0..1", o.failure_ratio),
+                  line_of(*node, "failureRatio"));
+    }
+    positive(path + ".window", *node, o.window);
+    positive(path + ".baseEjection", *node, o.base_ejection);
+    if (o.max_ejection < o.base_ejection) {
+      errors_.add(path + ".maxEjection", "is below baseEjection", line_of(*node, "maxEjection"));
+    }
+    not_negative(path + ".firstTokenStall", *node, o.first_token_stall);
   }
 
   void check_urls(const std::vector<std::string>& urls, const std::string& path, int line) {
@@ -654,6 +704,13 @@ std::vector<SettingsSection> describe_settings() {
       "reused "
       "connection closed before any answer.",
       [&](Binder& b) { bind_retries(b, pool.retries); });
+  add("pools[].outlierDetection",
+      "A failed request: no connection, a connection that broke before the answer's end, a status of 5xx "
+      "other "
+      "than 501, a deadline passed, or no output for firstTokenStall. When an ejection is over one request "
+      "is "
+      "let through; its first output brings the endpoint back, its failure means a longer ejection.",
+      [&](Binder& b) { bind_outlier_detection(b, pool.outlier_detection); });
   add("services[]", "A plain Service as HTTPRoutes name it.", [&](Binder& b) { bind_service(b, service); });
   add("routing", "", [&](Binder& b) { bind_routing(b, s); });
   add("admin", "", [&](Binder& b) { bind_admin(b, s); });

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "config/node.h"
+#include "config/outlier_detection.h"
 #include "config/params.h"
 
 // Penstock's own settings for `penstock serve`: one YAML document, strictly decoded. Every field is listed
@@ -89,6 +90,7 @@ struct MetricsSettings {
   Duration interval = std::chrono::milliseconds(200);
   Duration timeout = std::chrono::seconds(1);
   Duration staleness = std::chrono::seconds(2);
+  bool sleep_probe = false;
 };
 
 // Zero: no such deadline.
@@ -114,6 +116,7 @@ struct PoolSettings {
   MetricsSettings metrics;
   DeadlineSettings deadlines;
   RetrySettings retries;
+  OutlierDetectionSettings outlier_detection;
   bool allow_experimental_plugins = false;
 };
 

@@ -67,6 +67,7 @@ pools:
   metrics: {interval: 50ms, timeout: 300ms, staleness: 1s}
   deadlines: {connect: 1s, firstByte: 0s, idle: 30s, total: 10m}
   retries: {attempts: 1}
+  outlierDetection: {consecutiveFailures: 5, failureRatio: 0, window: 10s, maxEjectedPercent: 10, firstTokenStall: 0s}
 - {name: other, config: other.yaml, discovery: {static: ["http://127.0.0.1:1"]}}
 )",
                            "s.yaml", "/etc/penstock");
@@ -99,6 +100,12 @@ pools:
   EXPECT_EQ(p.metrics.interval, std::chrono::milliseconds(50));
   EXPECT_EQ(p.deadlines.first_byte, Duration(0));
   EXPECT_EQ(p.retries.attempts, 1);
+  EXPECT_FALSE(p.outlier_detection.enabled.has_value());
+  EXPECT_EQ(p.outlier_detection.consecutive_failures, 5);
+  EXPECT_EQ(p.outlier_detection.failure_ratio, 0);
+  EXPECT_EQ(p.outlier_detection.window, std::chrono::seconds(10));
+  EXPECT_EQ(p.outlier_detection.max_ejected_percent, 10);
+  EXPECT_EQ(p.outlier_detection.first_token_stall, Duration(0));
   EXPECT_EQ(s->pools[1].config_file, "/etc/penstock/other.yaml");
 }
 
@@ -119,6 +126,13 @@ TEST(Settings, NameFieldValueAndLineInEveryError) {
               HasSubstr("staleness: is below the interval"));
   EXPECT_THAT(pool("  retries: {attempts: 4}\n"),
               HasSubstr("pools[0].retries.attempts: 4 is not in 1..3 (line 4)"));
+  EXPECT_THAT(pool("  outlierDetection: {failureRatio: 1.5}\n"),
+              HasSubstr("pools[0].outlierDetection.failureRatio: 1.5 is not in 0..1 (line 4)"));
+  EXPECT_THAT(pool("  outlierDetection: {maxEjectedPercent: 101}\n"), HasSubstr("101 is not in 0..100"));
+  EXPECT_THAT(pool("  outlierDetection: {baseEjection: 1m, maxEjection: 30s}\n"),
+              HasSubstr("pools[0].outlierDetection.maxEjection: is below baseEjection (line 4)"));
+  EXPECT_THAT(pool("  outlierDetection: {window: 0s}\n"),
+              HasSubstr("outlierDetection.window: 0s is not positive"));
   EXPECT_THAT(pool("  discovery: {static: [\"ftp://x\"]}\n"),
               HasSubstr("discovery.static[0]: invalid endpoint"));
   EXPECT_THAT(pool("  discovery: {dns: {name: x}}\n"), HasSubstr("discovery.dns.port: 0 is not in 1..65535"));

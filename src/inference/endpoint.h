@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -18,19 +19,42 @@ namespace penstock {
 using EndpointSlot = uint16_t;
 inline constexpr size_t kMaxEndpoints = 4096;
 
-// What changes with every request: one cache line, updated without locks from any loop. Outlives every
-// snapshot that names it (held by shared_ptr from the registry, and by the request's guard).
+// What changes with every request, updated without locks from any loop; what every decision reads is one
+// cache line. Outlives every snapshot that names it (held by shared_ptr from the registry, and by the
+// request's guard).
 struct alignas(64) EndpointLive {
   // Requests in flight in the upper 20 bits, their tokens in the lower 44: one fetch_add reserves both.
   std::atomic<uint64_t> load{0};
   // Requests whose answer has begun, for the running gauge.
   std::atomic<uint32_t> streaming{0};
-  // Passive health: connect failures and 5xx in a row; the time, in ns of the monotonic clock, until
-  // which the proxy avoids this endpoint (0: not ejected).
+  // Passive health, kept by director::EndpointHealth: failed requests in a row, and the time, in ns of the
+  // monotonic clock, until which this endpoint is ejected; past: it is half-open; 0: it is healthy.
   std::atomic<uint32_t> consecutive_failures{0};
   std::atomic<int64_t> ejected_until_ns{0};
+  // Rises with every ejection and return: an outcome counts only for the state in which its request was sent.
+  std::atomic<uint32_t> health_generation{0};
+  // A half-open endpoint's one request is on its way, or about to be.
+  std::atomic<bool> on_trial{false};
+  // The engine says that it sleeps (signals::Scraper); false where nobody knows.
+  std::atomic<bool> asleep{false};
+  // When it last sent output for anybody, to a fraction of the stall bound; in ns, 0: never.
+  std::atomic<int64_t> last_output_ns{0};
   // Of the requests in flight those that no scrape has shown.
   UnseenRequests unseen;
+
+  // Outcomes of the last window in slices: number of the slice in the upper 24 bits, then answers and
+  // failures in 20 bits each.
+  static constexpr size_t kOutcomeSlices = 10;
+  std::array<std::atomic<uint64_t>, kOutcomeSlices> outcomes{};
+
+  // Of the ejections; under the lock of the pool's EndpointHealth.
+  struct Ejections {
+    uint32_t in_a_row = 0;       // until the endpoint has been healthy for long
+    uint8_t reason = 0;          // director::EjectionReason of the last one
+    bool gone = false;           // left the pool
+    TimePoint back_at = kNever;  // end of the last ejection
+  };
+  Ejections ejections;
 
   static constexpr uint32_t kTokenBits = 44;
   static constexpr uint64_t kTokenMask = (uint64_t{1} << kTokenBits) - 1;

@@ -67,14 +67,17 @@ void CompiledEngines::collect(const EngineMapping& mapping, std::vector<Entry>& 
   if (mapping.cache_info.spec) out.push_back({&mapping, &*mapping.cache_info.spec, Role::kCacheInfo, {}});
 }
 
-CompiledEngines::CompiledEngines(EngineTable table) : table_(std::move(table)) {
+CompiledEngines::CompiledEngines(EngineTable table)
+    : table_(std::move(table)), awake_{std::string(kSleepState), {{"sleep_state", "awake"}}} {
   std::vector<Entry> all;
   for (const EngineMapping& mapping : table_.mappings()) {
     std::vector<Entry> own;
     collect(mapping, own);
     collect(mapping, all);
+    own.push_back({nullptr, &awake_, Role::kSleep, {}});
     plans_.push_back(std::make_unique<Plan>(std::move(own)));
   }
+  all.push_back({nullptr, &awake_, Role::kSleep, {}});
   plans_.push_back(std::make_unique<Plan>(std::move(all)));
 }
 
@@ -150,6 +153,10 @@ void PageReader::take(const CompiledEngines::Entry& entry, Slot& slot, const Sam
       if (const auto name = sample.label("adapter_name"); name && sample.value > 0 && !name->empty()) {
         if (slot.resident.size() < 4 * kMaxAdapters) slot.resident.push_back(hash_of(*name));
       }
+      return;
+    case Role::kSleep:
+      // One series for each rank; an engine with a rank that is awake serves.
+      if (!slot.best.seen || sample.value > slot.best.value) slot.best = {true, sample.value, 0};
       return;
     case Role::kCacheInfo:
       if (!improves(slot.best)) return;
@@ -275,6 +282,12 @@ void PageReader::read_lora(const EngineMapping& mapping) {
   bound_adapters(reading_.waiting, reading_.dropped_adapters);
 }
 
+void PageReader::read_sleep() {
+  reading_.asleep.reset();
+  const Slot* slot = slot_of(engines_.awake_);
+  if (slot->best.seen && std::isfinite(slot->best.value)) reading_.asleep = slot->best.value == 0;
+}
+
 const Reading& PageReader::finish() {
   scanner_->finish();
   const EngineMapping& mapping = detect();
@@ -290,6 +303,7 @@ const Reading& PageReader::finish() {
   for (size_t s = 0; s < kSignalCount; ++s) read_scalar(static_cast<Signal>(s), mapping);
   read_cache_info(mapping);
   read_lora(mapping);
+  read_sleep();
   for (size_t s = 0; s < kSignalCount; ++s) {
     const SignalRule& rule = mapping.rules[s];
     if (reading_.signals[s].found == Reading::Found::kMissing && !rule.names.empty())

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,9 @@ struct Reading {
   std::vector<uint64_t> waiting;
   uint32_t dropped_adapters = 0;  // beyond kMaxAdapters
 
+  // What kSleepState says, whatever the engine: true when none of its series is awake; nothing: not exported.
+  std::optional<bool> asleep;
+
   // What the reference would report as extraction errors, one text each: missing names other than LoRA,
   // labels that are no numbers.
   std::vector<std::string> errors;
@@ -46,6 +50,10 @@ struct Reading {
 
   const Value& at(Signal s) const { return signals[static_cast<size_t>(s)]; }
 };
+
+// How vLLM tells of its sleep mode: the series of sleep_state="awake" is 1 while it serves, 0 while it sleeps
+// (level 1 and 2).
+inline constexpr std::string_view kSleepState = "vllm:engine_sleep_state";
 
 // An EngineTable with the name sets its scans use. Immutable, shared by all readers.
 class CompiledEngines {
@@ -55,7 +63,7 @@ class CompiledEngines {
 
  private:
   friend class PageReader;
-  enum class Role : uint8_t { kScalar, kLora, kLoraResident, kCacheInfo };
+  enum class Role : uint8_t { kScalar, kLora, kLoraResident, kCacheInfo, kSleep };
   struct Entry {
     const EngineMapping* mapping;
     const MetricSpec* spec;
@@ -72,6 +80,7 @@ class CompiledEngines {
   static void collect(const EngineMapping& mapping, std::vector<Entry>& out);
 
   EngineTable table_;
+  MetricSpec awake_;                          // of no mapping: every plan looks for it
   std::vector<std::unique_ptr<Plan>> plans_;  // one per mapping, the last one for all
 };
 
@@ -120,6 +129,7 @@ class PageReader final : private SampleSink {
   void read_scalar(Signal signal, const EngineMapping& mapping);
   void read_cache_info(const EngineMapping& mapping);
   void read_lora(const EngineMapping& mapping);
+  void read_sleep();
   const Slot* slot_of(const MetricSpec& spec) const;
   double combine(const Slot& slot, Signal signal) const;
 

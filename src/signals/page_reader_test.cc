@@ -338,5 +338,22 @@ TEST(PageReaderTest, IsReadyForTheNextPage) {
   EXPECT_EQ(reader.finish().at(Signal::kWaitingRequests).found, Found::kMissing);
 }
 
+TEST(PageReaderTest, TellsWhetherTheEngineSleeps) {
+  const CompiledEngines compiled = engines();
+  const auto state = [](int awake, int offloaded, std::string_view rank) {
+    return "vllm:engine_sleep_state{engine=\"" + std::string(rank) + "\",sleep_state=\"awake\"} " +
+           std::to_string(awake) + "\nvllm:engine_sleep_state{engine=\"" + std::string(rank) +
+           "\",sleep_state=\"weights_offloaded\"} " + std::to_string(offloaded) + "\n";
+  };
+  EXPECT_EQ(read(compiled, "vllm", page_a()).asleep, std::nullopt);
+  EXPECT_EQ(read(compiled, "vllm", page_a() + state(1, 0, "0")).asleep, false);
+  EXPECT_EQ(read(compiled, "vllm", page_a() + state(0, 1, "0")).asleep, true);
+  EXPECT_EQ(read(compiled, "", page_a() + state(0, 1, "0")).asleep, true);
+  // A rank that is awake serves.
+  EXPECT_EQ(read(compiled, "vllm", page_a() + state(0, 1, "0") + state(1, 0, "1")).asleep, false);
+  EXPECT_EQ(read(compiled, "vllm", page_a() + "vllm:engine_sleep_state{sleep_state=\"awake\"} NaN\n").asleep,
+            std::nullopt);
+}
+
 }  // namespace
 }  // namespace penstock::signals

@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "io/http_client.h"
 #include "io/net.h"
+#include "signals/sleep_probe.h"
 #include "telemetry/log.h"
 
 namespace penstock::signals {
@@ -17,6 +18,9 @@ namespace {
 constexpr double kScrapeSeconds[] = {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5};
 constexpr Duration kFirstWithin = std::chrono::milliseconds(50);
 constexpr Duration kShortestPause = std::chrono::milliseconds(1);
+constexpr Duration kProbeInterval = std::chrono::seconds(1);
+// Of an engine that doesn't know what it is asked.
+constexpr Duration kProbePause = std::chrono::minutes(1);
 constexpr Duration kStopWithin = std::chrono::seconds(5);
 
 enum class Failure : uint8_t { kNone, kConnect, kTimeout, kStatus, kBody, kTooLarge };
@@ -199,6 +203,9 @@ struct Scraper::Target {
   io::Task<Outcome> exchange(const io::HttpDestination& destination, const io::HttpRequest& request,
                              const io::HttpCallOptions& options);
   Result<io::HttpDestination> destination() const;
+  // Asks whether the engine sleeps; nothing: no answer that says so.
+  io::Task<std::optional<bool>> probe_sleep();
+  void note_sleep(std::optional<bool> asleep);
   void adopt_config();
   void begin_round();
   void succeeded(const Outcome& outcome);
@@ -228,6 +235,8 @@ struct Scraper::Target {
   Failure last_failure = Failure::kNone;
   uint32_t missing = 0;
   uint32_t missing_logged = 0;
+  bool page_tells_sleep = false;
+  TimePoint probe_at = kNever;
 
   // Between a page and the end of the task: the page comes before the sinks' gone(), or not at all.
   std::mutex sinks_mutex;
@@ -273,9 +282,16 @@ io::Task<void> Scraper::Target::run(std::shared_ptr<Target> self) {
     } else {
       self->failed(outcome);
     }
+    if (outcome.failure == Failure::kNone && self->config->settings.sleep_probe &&
+        self->config->settings.writes_signals && !self->page_tells_sleep && begin >= self->probe_at) {
+      std::optional<bool> asleep = co_await self->probe_sleep();
+      if (self->cancel.cancelled()) break;
+      self->note_sleep(asleep);
+      self->probe_at = begin + (asleep ? kProbeInterval : kProbePause);
+    }
     self->tried.store(true, std::memory_order_release);
     pause = ScrapePace::next(self->config->settings, self->failures, self->random);
-    pause = std::max(kShortestPause, pause - took);
+    pause = std::max(kShortestPause, pause - (self->shared->clock.now() - begin));
   }
   if (const auto where = self->destination(); where.ok()) self->shard->client->drop_idle(*where);
 }
@@ -298,6 +314,40 @@ Result<io::HttpDestination> Scraper::Target::destination() const {
     out.server_name = endpoint->tls_name.empty() ? config->settings.tls_name : endpoint->tls_name;
   }
   return out;
+}
+
+io::Task<std::optional<bool>> Scraper::Target::probe_sleep() {
+  io::HttpDestination where;
+  where.host = endpoint->address;
+  where.port = endpoint->port;
+  if (endpoint->tls) {
+    where.tls = config->tls;
+    where.server_name = endpoint->tls_name.empty() ? config->settings.tls_name : endpoint->tls_name;
+  }
+  std::vector<io::HeaderField> fields;
+  for (const auto& [name, value] : config->settings.headers) fields.push_back({name, value});
+  const io::HttpRequest request{.method = "GET", .target = kSleepProbePath, .fields = fields};
+  io::HttpCallOptions options;
+  options.connect_timeout = config->settings.deadline;
+  options.first_byte_timeout = config->settings.deadline;
+  options.idle_timeout = config->settings.deadline;
+  options.token = cancel.token();
+  options.fresh_connection = true;  // an idle one may have been closed by the engine
+  auto call = co_await shard->client->start(where, request, options);
+  if (!call.ok()) co_return std::nullopt;
+  auto head = co_await call->response();
+  if (!head.ok() || (*head)->status != 200) co_return std::nullopt;
+  auto answer = co_await call->read_all(kMaxSleepAnswer);
+  if (!answer.ok()) co_return std::nullopt;
+  co_return parse_sleep_answer({answer->data(), answer->size()});
+}
+
+void Scraper::Target::note_sleep(std::optional<bool> asleep) {
+  const bool sleeps = asleep.value_or(false);
+  if (endpoint->live == nullptr) return;
+  if (endpoint->live->asleep.exchange(sleeps, std::memory_order_relaxed) == sleeps) return;
+  telemetry::log_info(sleeps ? "the engine sleeps, it gets no requests" : "the engine is awake",
+                      {{"pool", shared->pool}, {"endpoint", endpoint->id}});
 }
 
 io::Task<Outcome> Scraper::Target::scrape(const io::HttpDestination& destination) {
@@ -410,6 +460,9 @@ void Scraper::Target::succeeded(const Outcome& outcome) {
   adapters.apply(reading.running, settings.adapter_memory, outcome.observed_at);
   if (!reading.running.empty()) reading.lora_found = true;
 
+  page_tells_sleep = reading.asleep.has_value();
+  if (page_tells_sleep || !settings.sleep_probe) note_sleep(reading.asleep);
+
   missing = apply_reading(reading, row, outcome.observed_at);
   row.shown_round = round;
   shared->table.write(ticket, row, shared->clock.now());
@@ -475,6 +528,7 @@ void Scraper::Target::failed(const Outcome& outcome) {
   if (goes_down && settings.writes_signals) {
     mark_down(row);
     shared->table.write(ticket, row, shared->clock.now());
+    note_sleep(std::nullopt);
   }
   if (goes_down || outcome.failure != last_failure) {
     telemetry::log_warn(goes_down ? "scrapes keep failing, signals read endpoint_down" : "scrape failed",

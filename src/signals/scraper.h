@@ -41,6 +41,8 @@ struct ScrapeSettings {
   std::string extractor_type = "core-metrics-extractor";
   // Added to each scrape: the pool's credentials towards its engines.
   std::vector<std::pair<std::string, std::string>> headers;
+  // Ask engines whose page doesn't tell whether they sleep (signals/sleep_probe.h), once a second.
+  bool sleep_probe = false;
   // Get each whole page too.
   std::vector<std::shared_ptr<PageSink>> sinks;
   // False: the pages are for the sinks only, no signal is read from them or written.
@@ -65,6 +67,9 @@ class ScrapePace {
 // one loop, and at most one scrape under way; connections are kept alive. A hung or failing engine delays
 // nobody but itself: its values keep their times, so they go stale, and after `down_after` failures in a
 // row its signals read endpoint_down - one failed scrape flips nothing.
+//
+// Keeps EndpointLive::asleep: what the page says, or the probe where it is asked for; false while neither
+// tells, and once the endpoint is down.
 //
 // Logs each endpoint's failure once (with its reason) and its recovery, and each required name that the
 // engine doesn't export, once.

@@ -84,6 +84,7 @@ class FakeEngine {
   }
   uint16_t port() const { return port_; }
   void set(Mode mode) { mode_ = mode; }
+  void set_asleep(bool asleep) { asleep_ = asleep; }
   uint64_t hits() const { return hits_; }
 
  private:
@@ -91,6 +92,11 @@ class FakeEngine {
     return io::HttpServer::handler_of([this](io::HttpExchange& exchange) { return answer(*this, exchange); });
   }
   static io::Task<void> answer(FakeEngine& self, io::HttpExchange& exchange) {
+    if (exchange.request().path == "/is_sleeping") {
+      (void)co_await exchange.respond(200, "application/json",
+                                      self.asleep_ ? "{\"is_sleeping\":true}" : "{\"is_sleeping\":false}");
+      co_return;
+    }
     ++self.hits_;
     switch (self.mode_.load()) {
       case Mode::kHang:
@@ -136,6 +142,7 @@ class FakeEngine {
   io::LoopGroup loops_;
   std::atomic<Mode> mode_{Mode::kGood};
   std::atomic<uint64_t> hits_{0};
+  std::atomic<bool> asleep_{false};
   io::HttpServer server_;
   uint16_t port_ = 0;
 };
@@ -169,6 +176,7 @@ class ScraperTest : public ::testing::Test {
     e->id = "default/e" + std::to_string(slot);
     e->address = "127.0.0.1";
     e->port = port;
+    e->live = std::make_shared<EndpointLive>();
     e->host_port = e->metrics_host = "127.0.0.1:" + std::to_string(port);
     return e;
   }
@@ -535,6 +543,33 @@ TEST_F(ScraperTest, SinksLearnTheEngineThatThePageIsOf) {
           .ok());
   s.add(endpoint(0, engine.port()));
   EXPECT_TRUE(eventually([&] { return sink->last().starts_with("vllm "); })) << sink->last();
+}
+
+TEST_F(ScraperTest, AProbeTellsOfSleepWhereThePageDoesNotAndNobodyIsAskedUnlessConfigured) {
+  FakeEngine probed;
+  FakeEngine left_alone;
+  probed.set_asleep(true);
+  left_alone.set_asleep(true);
+  const auto asked = endpoint(0, probed.port());
+  const auto not_asked = endpoint(1, left_alone.port());
+  ScrapeSettings settings = fast();
+  settings.sleep_probe = true;
+  Scraper& s = scraper(settings);
+  s.add(asked);
+  EXPECT_TRUE(eventually([&] { return asked->live->asleep.load(); }));
+  probed.set_asleep(false);
+  EXPECT_TRUE(eventually([&] { return !asked->live->asleep.load(); }));
+  probed.set_asleep(true);
+  EXPECT_TRUE(eventually([&] { return asked->live->asleep.load(); }));
+  // Nobody knows any more.
+  probed.set(Mode::kBusy);
+  EXPECT_TRUE(eventually([&] { return state(0) == SignalState::kEndpointDown; }));
+  EXPECT_TRUE(eventually([&] { return !asked->live->asleep.load(); }));
+
+  Scraper plain("q", loops_, table_, metrics_, clock_, engines(), fast());
+  plain.add(not_asked);
+  ASSERT_TRUE(eventually([&] { return left_alone.hits() >= 3; }));
+  EXPECT_FALSE(not_asked->live->asleep);
 }
 
 TEST(ScrapePaceTest, JittersWithinItsBoundsAndBacksOff) {
