@@ -29,6 +29,7 @@ constexpr std::string_view kIndex =
     "  GET  /debug/decisions/<id>        one decision by request id\n"
     "  POST /debug/explain?path=<path>   where the body would go, without sending it\n"
     "  GET  /debug/plugins/state         state of the plugins\n"
+    "  GET  /debug/endpoints             state and health of each endpoint\n"
     "  GET  /debug/config                effective configuration of each pool\n";
 
 struct Page {
@@ -73,6 +74,7 @@ Page get_page(const AdminPages& pages, const io::RequestHead& request) {
     return {200, kJson, std::move(*decision)};
   }
   if (path == "/debug/plugins/state") return {200, kJson, pages.plugin_states()};
+  if (path == "/debug/endpoints") return {200, kJson, pages.endpoints()};
   if (path == "/debug/config") return {200, kText, pages.configuration()};
   if (path == "/") return {200, kText, std::string(kIndex)};
   return {404, kText, std::string(kIndex)};

@@ -32,6 +32,7 @@ struct AdminPages {
   std::function<std::optional<std::string>(std::string_view request_id)> decision;
   std::function<Result<std::string>(const ExplainRequest&)> explain;  // JSON
   std::function<std::string()> plugin_states;                         // JSON
+  std::function<std::string()> endpoints;                             // JSON: states and health
   std::function<std::string()> configuration;                         // effective configurations, text
 };
 

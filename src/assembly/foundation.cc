@@ -108,6 +108,10 @@ std::string Foundation::plugin_states_json() const {
   return assembly::plugin_states_json(pools);
 }
 
+std::string Foundation::endpoints_json() const {
+  return assembly::endpoints_json(pools, clock.now());
+}
+
 std::string Foundation::configuration_text() const {
   return assembly::configuration_text(pools);
 }

@@ -49,6 +49,7 @@ class Foundation {
   std::string decisions_json(size_t limit) const;
   std::optional<std::string> decision_json(std::string_view request_id) const;
   std::string plugin_states_json() const;
+  std::string endpoints_json() const;
   std::string configuration_text() const;
 
   SystemClock clock;

@@ -7,6 +7,7 @@
 #include <ctime>
 
 #include "base/strings.h"
+#include "director/collected.h"
 
 namespace penstock::assembly {
 
@@ -90,6 +91,28 @@ std::string picker_plugin_states_json(PoolRuntime& pool) {
   std::string out = "{\"timestamp\":" + json_quote(timestamp()) + ",";
   append_plugin_states(out, pool);
   return out + "}\n";
+}
+
+std::string endpoints_json(Pools pools, TimePoint now) {
+  std::string out = "{\"pools\":{";
+  for (size_t i = 0; i < pools.size(); ++i) {
+    const director::Pool& pool = pools[i]->pool();
+    out += fmt::format("{}{}:{{\"endpoints\":[", i == 0 ? "" : ",", json_quote(full_name(*pools[i])));
+    for (const auto& endpoint : pools[i]->members().snapshot()->endpoints) {
+      if (out.back() == '}') out += ',';
+      const EndpointLive& live = *endpoint->live;
+      out += fmt::format("{{\"endpoint\":{},\"address\":{},\"state\":{},\"in_flight\":{},",
+                         json_quote(endpoint->id), json_quote(endpoint->host_port),
+                         json_quote(director::endpoint_state_name(pool, *endpoint, now)),
+                         EndpointLive::requests_of(live.load.load(std::memory_order_relaxed)));
+      pool.health.append_json(out, *endpoint, now);
+      if (endpoint->draining) out += ",\"draining\":true";
+      if (live.asleep.load(std::memory_order_relaxed)) out += ",\"asleep\":true";
+      out += '}';
+    }
+    out += "]}";
+  }
+  return out + "}}\n";
 }
 
 std::string configuration_text(Pools pools) {

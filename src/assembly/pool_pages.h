@@ -21,6 +21,10 @@ std::optional<std::string> decision_json(Pools pools, std::string_view request_i
 std::string plugin_states_json(Pools pools);
 // The same of a process with one pool, in the shape of llm-d-router's picker: {"timestamp","plugins":{…}}.
 std::string picker_plugin_states_json(PoolRuntime& pool);
+// {"pools":{"<namespace>/<name>":{"endpoints":[{"endpoint","address","state","health",…}]}}}: state as
+// director::endpoint_state_name() says, "draining" and "asleep" where they hold, the rest as
+// director::EndpointHealth::append_json() says, and "in_flight" requests.
+std::string endpoints_json(Pools pools, TimePoint now);
 std::string configuration_text(Pools pools);
 
 }  // namespace penstock::assembly

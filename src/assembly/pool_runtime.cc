@@ -85,6 +85,7 @@ Result<std::unique_ptr<PoolRuntime>> PoolRuntime::create(const SharedKnowledge& 
   if (!context.ok()) return context.error().wrap("pool " + runtime->spec_.settings.name);
   runtime->engine_tls_ = *context;
   runtime->pool_.rules.publish(std::make_shared<const director::PoolRules>());
+  runtime->configure_health();
 
   auto assembly = runtime->assemble_policy(runtime->spec_, 1);
   if (!assembly.ok()) return std::move(assembly).error();
@@ -197,6 +198,7 @@ PoolRuntime::ScrapePlan PoolRuntime::scrape_plan(const director::Policy& policy)
   signals::ScrapeSettings common;
   common.interval = settings.metrics.interval;
   common.deadline = settings.metrics.timeout;
+  common.sleep_probe = settings.metrics.sleep_probe;
   if (!settings.engine.authorization.empty()) {
     common.headers.emplace_back("authorization", settings.engine.authorization);
   }
@@ -327,10 +329,12 @@ Status PoolRuntime::reload(PoolSpec spec) {
                         {{"pool", spec_.settings.name}});
   }
   spec_.settings.discovery = former.settings.discovery;
+  configure_health();
   ScrapePlan plan = scrape_plan(*assembly->policy);
   if (scraper_ && plan.engines) {
     if (Status status = scraper_->configure(std::move(*plan.engines), std::move(plan.main)); !status.ok()) {
       spec_ = former;
+      configure_health();
       return status;
     }
   }
@@ -366,6 +370,12 @@ Status PoolRuntime::refresh_discovery() {
   return first;
 }
 
+void PoolRuntime::configure_health() {
+  config::OutlierDetectionSettings settings = spec_.settings.outlier_detection;
+  settings.enabled = settings.enabled.value_or(true);
+  pool_.health.configure(settings);
+}
+
 void PoolRuntime::set_rules(std::shared_ptr<const director::PoolRules> rules) {
   for (const std::string_view model : rules->rewrites.model_names()) shared_.request_metrics.pin_model(model);
   if (rules->rewrites.has_mixed_weights()) {
@@ -394,6 +404,7 @@ void PoolRuntime::endpoint_updated(const std::shared_ptr<const Endpoint>&,
 
 void PoolRuntime::endpoint_removed(const std::shared_ptr<const Endpoint>& endpoint) {
   telemetry::log_info("endpoint removed", {{"pool", pool_.name}, {"endpoint", endpoint->id}});
+  pool_.health.removed(*endpoint);
   const std::lock_guard lock(epochs_mutex_);
   for (const auto& weak : epochs_) {
     if (const auto policy = weak.lock()) {

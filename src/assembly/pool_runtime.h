@@ -94,6 +94,7 @@ class PoolRuntime final : private discovery::EndpointListener {
 
   Result<Assembly> assemble_policy(const PoolSpec& spec, uint64_t epoch);
   Status publish(Assembly assembly);
+  void configure_health();
   Status make_scraper(const director::Policy& policy);
   // What a policy's data sources want fetched.
   struct ScrapePlan {

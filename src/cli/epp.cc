@@ -265,7 +265,9 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   door.subset_filter = !flags.no_subset_filter;
   door.stream_metrics = flags.stream_metrics;
   door.response_metrics = flags.response_metrics;
-  door.outlier_detection = flags.outlier_detection;
+  // The reference has no such thing: its choices stay what they are unless somebody asks for it.
+  std::optional<bool>& detects = pool.outlier_detection.enabled;
+  if (given("--outlier-detection") || !detects) detects = flags.outlier_detection;
   door.json_errors = flags.error_format == "json";
   door.response_phase = flags.response_phase == "never"  ? extproc::ResponsePhase::kNever
                         : flags.response_phase == "auto" ? extproc::ResponsePhase::kAuto
@@ -521,7 +523,7 @@ void add_own_flags(CLI::App& command, EppFlags& flags) {
       ->group(kGroup);
   command
       .add_flag("--outlier-detection", flags.outlier_detection,
-                "Leave endpoints out for a while that answer 503 in a row")
+                "Leave endpoints out for a while that fail requests; bounds: outlierDetection in --settings")
       ->capture_default_str()
       ->group(kGroup);
   option("--error-format", flags.error_format,

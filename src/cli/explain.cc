@@ -124,6 +124,16 @@ std::string render(const Json& decision) {
                        text_of(signal, "signal"), known ? text_of(signal, "value") : "-",
                        text_of(signal, "unit"), state, rest);
   }
+  for (const Json& endpoint : decision.value("health", Json::array())) {
+    std::string why;
+    if (endpoint.value("draining", false)) why += " draining";
+    if (endpoint.value("asleep", false)) why += " asleep";
+    if (const std::string state = text_of(endpoint, "health"); state != "healthy")
+      why += " " + state + " (" + text_of(endpoint, "reason") + ")";
+    if (!why.empty()) out += fmt::format("  {:<36}{}\n", text_of(endpoint, "endpoint"), why);
+  }
+  if (const std::string as = text_of(decision, "picked_as"); !as.empty())
+    out += fmt::format("\npicked as: {}\n", as);
   if (const std::string winner = text_of(decision, "endpoint"); !winner.empty())
     out += fmt::format("\nwinner: {} ({})\n", winner, text_of(decision, "address"));
   return out;

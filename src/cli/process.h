@@ -60,6 +60,7 @@ admin::AdminPages pages_of(Runtime& runtime) {
   pages.decisions = [&runtime](size_t limit) { return runtime.decisions_json(limit); };
   pages.decision = [&runtime](std::string_view id) { return runtime.decision_json(id); };
   pages.plugin_states = [&runtime] { return runtime.plugin_states_json(); };
+  pages.endpoints = [&runtime] { return runtime.endpoints_json(); };
   pages.configuration = [&runtime] { return runtime.configuration_text(); };
   pages.explain = [&runtime](const admin::ExplainRequest& request) {
     Explain explain;

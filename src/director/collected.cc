@@ -10,7 +10,7 @@ namespace penstock::director {
 
 namespace {
 
-constexpr std::array<CollectedFamily, 6> kFamilies{{
+constexpr std::array<CollectedFamily, 7> kFamilies{{
     {"penstock_body_bytes_buffered", telemetry::MetricType::kGauge, "", "Bytes of request bodies in memory."},
     {"penstock_body_bytes_limit", telemetry::MetricType::kGauge, "",
      "Bytes of request bodies that may be in memory at once."},
@@ -24,6 +24,10 @@ constexpr std::array<CollectedFamily, 6> kFamilies{{
     {"llm_d_epp_inflight_tokens", telemetry::MetricType::kGauge,
      "endpoint_name, namespace, producer_name, fairness_id, priority",
      "Estimated tokens on their way at each endpoint. fairness_id and priority are always empty."},
+    {"penstock_pool_endpoints", telemetry::MetricType::kGauge, "pool, state",
+     "Endpoints of the pool by what keeps them from getting requests: draining, asleep, ejected, half_open "
+     "(one "
+     "request at a time); healthy: nothing."},
 }};
 
 // The load that pools with a load estimator hold at their endpoints. Endpoints of several pools may have one
@@ -51,14 +55,39 @@ void collect_load(std::span<const ServedPool> pools, telemetry::Writer& out, boo
   }
 }
 
+void collect_states(std::span<const ServedPool> pools, TimePoint now, telemetry::Writer& out,
+                    std::string_view name) {
+  static constexpr std::array<std::string_view, 5> kStates{"healthy", "half_open", "ejected", "asleep",
+                                                           "draining"};
+  // Pools of several namespaces may have one name: their endpoints are added.
+  std::map<std::string_view, std::array<uint64_t, kStates.size()>> pools_counts;
+  for (const ServedPool& pool : pools) {
+    auto& counts = pools_counts[pool.pool->name];
+    for (const auto& endpoint : pool.members->snapshot()->endpoints) {
+      const std::string_view state = endpoint_state_name(*pool.pool, *endpoint, now);
+      for (size_t i = 0; i < kStates.size(); ++i) counts[i] += state == kStates[i] ? 1 : 0;
+    }
+  }
+  for (const auto& [pool, counts] : pools_counts) {
+    for (size_t i = 0; i < kStates.size(); ++i)
+      out.sample(name, {{"pool", pool}, {"state", kStates[i]}}, static_cast<double>(counts[i]));
+  }
+}
+
 }  // namespace
+
+std::string_view endpoint_state_name(const Pool& pool, const Endpoint& endpoint, TimePoint now) {
+  if (endpoint.draining) return "draining";
+  if (endpoint.live->asleep.load(std::memory_order_relaxed)) return "asleep";
+  return health_state_name(pool.health.state_of(endpoint, now));
+}
 
 std::span<const CollectedFamily> door_families() {
   return kFamilies;
 }
 
 void collect_door(const BodyBudget& bodies, const AccessLog* access_log, std::span<const ServedPool> pools,
-                  telemetry::Writer& out) {
+                  TimePoint now, telemetry::Writer& out) {
   size_t next = 0;
   const auto begin = [&] {
     const CollectedFamily& family = kFamilies[next++];
@@ -71,6 +100,7 @@ void collect_door(const BodyBudget& bodies, const AccessLog* access_log, std::sp
   out.sample(begin(), {}, static_cast<double>(telemetry::dropped_log_lines()));
   collect_load(pools, out, false, begin());
   collect_load(pools, out, true, begin());
+  collect_states(pools, now, out, begin());
 }
 
 }  // namespace penstock::director

@@ -23,12 +23,16 @@ struct CollectedFamily {
 
 // What every front door shows of itself, whatever it serves.
 std::span<const CollectedFamily> door_families();
+
+// What keeps an endpoint from getting requests, the first that holds: "draining", "asleep", "ejected",
+// "half_open"; "healthy": nothing.
+std::string_view endpoint_state_name(const Pool& pool, const Endpoint& endpoint, TimePoint now);
 struct ServedPool {
   const Pool* pool;
   const discovery::Pool* members;
 };
 // `access_log` may be nullptr. Thread-safe.
 void collect_door(const BodyBudget& bodies, const AccessLog* access_log, std::span<const ServedPool> pools,
-                  telemetry::Writer& out);
+                  TimePoint now, telemetry::Writer& out);
 
 }  // namespace penstock::director

@@ -143,6 +143,18 @@ void append_record_json(std::string& out, const DecisionRecord& record, std::str
   text(out, "address", record.winner_host_port);
   if (!error.empty()) text(out, "error", error);
   text(out, "fallback", fallback_state_name(record.fallback));
+  if (record.left_out.any()) {
+    key(out, "left_out");
+    out += '{';
+    const LeftOut& left = record.left_out;
+    for (const auto& [name, count] :
+         {std::pair("draining", left.draining), std::pair("asleep", left.asleep),
+          std::pair("ejected", left.ejected), std::pair("on_trial", left.on_trial)}) {
+      if (count != 0) number(out, name, uint64_t{count});
+    }
+    out += '}';
+  }
+  if (record.picked_as != PickedAs::kHealthy) text(out, "picked_as", picked_as_name(record.picked_as));
 
   key(out, "moments_ms");
   out += '{';

@@ -51,6 +51,21 @@ bool prefers_cached_only(std::span<const HeaderField> headers) {
   return false;
 }
 
+PickedAs picked_as(const Endpoint& winner, bool on_trial, bool health_on, TimePoint now) {
+  if (winner.draining) return PickedAs::kSession;
+  if (on_trial) return PickedAs::kTrial;
+  if (!health_on) return PickedAs::kHealthy;
+  switch (health_state(*winner.live, now)) {
+    case HealthState::kHealthy:
+      break;
+    case HealthState::kEjected:
+      return PickedAs::kLastResort;
+    case HealthState::kHalfOpen:  // explained, not claimed
+      return PickedAs::kTrial;
+  }
+  return PickedAs::kHealthy;
+}
+
 bool has_no_body_by_method(std::string_view method) {
   return method == "GET" || method == "HEAD" || method == "DELETE" || method == "OPTIONS";
 }
@@ -169,6 +184,7 @@ Director::Director(Pool& pool, std::unique_ptr<PictureSource> pictures, const Cl
     : pool_(pool),
       pictures_(std::move(pictures)),
       clock_(clock),
+      health_(pool.health),
       options_(options),
       seeds_(options.seed),
       next_number_(first_number()),
@@ -369,6 +385,50 @@ Status Director::screen(SchedulingContext& ctx, std::span<Candidate> candidates,
                "rejected-no-endpoints"};
 }
 
+// Half-open endpoints among the candidates: each is claimed while a decision may still pick it, so that no
+// other loop sends a second request there.
+class Director::TrialClaims {
+ public:
+  explicit TrialClaims(Arena& arena) : arena_(arena) {}
+  ~TrialClaims() { give_back(kNobody); }
+  TrialClaims(const TrialClaims&) = delete;
+  TrialClaims& operator=(const TrialClaims&) = delete;
+
+  void add(Candidate candidate, EndpointLive& live) {
+    first_ = ::new (arena_.make_span<Claim>(1).data()) Claim{candidate, &live, first_};
+  }
+  // Gives the others back. True: `winner` was claimed, and still is.
+  bool keep(Candidate winner) { return give_back(winner); }
+  // The claim that was kept is somebody else's from now on.
+  void hand_over() { first_ = nullptr; }
+
+ private:
+  static constexpr Candidate kNobody = ~Candidate{0};
+  struct Claim {
+    Candidate candidate;
+    EndpointLive* live;
+    Claim* next;
+  };
+  bool give_back(Candidate but) {
+    Claim* kept = nullptr;
+    for (Claim* claim = first_; claim != nullptr;) {
+      Claim* next = claim->next;
+      if (claim->candidate == but) {
+        kept = claim;
+        kept->next = nullptr;
+      } else {
+        HealthWatch::give_back(*claim->live);
+      }
+      claim = next;
+    }
+    first_ = kept;
+    return kept != nullptr;
+  }
+
+  Arena& arena_;
+  Claim* first_ = nullptr;
+};
+
 Status Director::choose(Request& request, Random& random, std::span<const EndpointSlot> excluded,
                         bool explain, std::string* explanation) {
   const Policy& policy = *request.policy;
@@ -385,30 +445,10 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   record.signal_epoch = signals.epoch;
   if (reach_of_ != picture.pool) note_members(picture.pool);
 
-  // Whoever is draining gets no new work; whoever failed lately is avoided while somebody else is there.
-  std::span<Candidate> candidates = arena.make_span<Candidate>(pool.endpoints.size());
-  std::span<bool> allowed;
-  if (request.subset) allowed = allowed_by(*request.subset, pool, arena);
-  size_t count = 0;
-  size_t avoided = 0;
-  const int64_t now_ns = now.time_since_epoch().count();
-  for (const bool take_ejected : {false, true}) {
-    for (Candidate c = 0; c < reach_.size(); ++c) {
-      const Reach& reach = reach_[c];
-      if (reach.draining) continue;
-      if (request.subset && !allowed[c]) continue;
-      if (!excluded.empty() && std::find(excluded.begin(), excluded.end(), reach.slot) != excluded.end()) {
-        continue;
-      }
-      if (!take_ejected && reach.live->ejected_until_ns.load(std::memory_order_relaxed) > now_ns) {
-        ++avoided;
-        continue;
-      }
-      candidates[count++] = c;
-    }
-    if (count != 0 || avoided == 0) break;
-  }
-  candidates = candidates.first(count);
+  health_.begin(now);
+  TrialClaims claims(arena);
+  std::span<Candidate> candidates = candidates_of(request, pool, excluded, now, explain ? nullptr : &claims);
+  size_t count = candidates.size();
 
   if (!request.parsed.replica_state_id.empty() && pool.endpoints.size() > 1) {
     return Error{ErrorCode::kNotImplemented,
@@ -453,8 +493,19 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   if (inference.prompts.empty()) inference.prompts = request.parsed.prompts;
   produce(DataProducer::Stage::kRequest);
   record.prompt_tokens = inference.prompt_tokens();
+  if (record.left_out.draining != 0 && !policy.session_holders.empty()) {
+    candidates = with_bound(ctx, request, excluded);
+    count = candidates.size();
+    ctx.candidates = candidates;
+  }
 
   if (candidates.empty()) {
+    if (excluded.empty() && !request.subset && record.left_out.asleep != 0) {
+      record.fallback = FallbackState::kAllAsleep;
+      if (!explain) note_fallback(record.fallback);
+      return Error{ErrorCode::kServiceUnavailable, "every engine of the pool that could be asked sleeps",
+                   "rejected-no-endpoints"};
+    }
     // Endpoints that this request tried and lost, or may not use, say nothing about the pool.
     if (excluded.empty()) {
       record.fallback = FallbackState::kNoEndpoint;
@@ -504,6 +555,8 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
     return Error{ErrorCode::kInternal, "results must be greater than zero"};
   }
   const Candidate winner = scheduled->primary->targets[0];
+  const bool on_trial = claims.keep(winner);
+  record.picked_as = picked_as(*pool.endpoints[winner], on_trial, health_.on(), now);
   fill_record(request, ctx, *scheduled, winner);
   record.endpoint_chosen_at = schedule_ended;
   if (request.keep_scores) {
@@ -558,7 +611,89 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   }
   series_.attempt(inference.target_model, *pool.endpoints[winner]).add();
   if (excluded.empty()) note_fallback(record.fallback);
-  return reserve_and_tell(request, ctx, *scheduled, winner);
+  claims.hand_over();
+  return reserve_and_tell(request, ctx, *scheduled, winner, on_trial);
+}
+
+std::span<Candidate> Director::candidates_of(Request& request, const PoolSnapshot& pool,
+                                             std::span<const EndpointSlot> excluded, TimePoint now,
+                                             TrialClaims* claims) {
+  std::span<Candidate> candidates = request.arena.make_span<Candidate>(pool.endpoints.size());
+  std::span<bool> allowed;
+  if (request.subset) allowed = allowed_by(*request.subset, pool, request.arena);
+  const auto may_have = [&](Candidate c, const Reach& reach) {
+    if (request.subset && !allowed[c]) return false;
+    return excluded.empty() || std::find(excluded.begin(), excluded.end(), reach.slot) == excluded.end();
+  };
+  // Whoever drains gets no new work, whose engine sleeps can do none.
+  LeftOut left_out;
+  size_t count = 0;
+  for (Candidate c = 0; c < reach_.size(); ++c) {
+    const Reach& reach = reach_[c];
+    EndpointLive& live = *reach.live;
+    if (reach.draining) {
+      ++left_out.draining;
+      continue;
+    }
+    if (live.asleep.load(std::memory_order_relaxed)) {
+      ++left_out.asleep;
+      continue;
+    }
+    if (!may_have(c, reach)) continue;
+    if (live.ejected_until_ns.load(std::memory_order_relaxed) != 0) {
+      const HealthWatch::Entry entry = health_.admit(live, now, claims != nullptr);
+      if (entry == HealthWatch::Entry::kEjected) ++left_out.ejected;
+      if (entry == HealthWatch::Entry::kOnTrial) ++left_out.on_trial;
+      if (entry == HealthWatch::Entry::kEjected || entry == HealthWatch::Entry::kOnTrial) continue;
+      if (entry == HealthWatch::Entry::kTrial && claims != nullptr) claims->add(c, live);
+    }
+    candidates[count++] = c;
+  }
+  health_.set_size(pool.endpoints.size() - left_out.draining - left_out.asleep);
+  request.record.left_out = left_out;
+  if (count != 0 || left_out.ejected + left_out.on_trial == 0) return candidates.first(count);
+
+  // Everybody who is left failed lately: a bad chance is better than none.
+  if (excluded.empty() && !request.subset) request.record.fallback = FallbackState::kAllEjected;
+  for (Candidate c = 0; c < reach_.size(); ++c) {
+    const Reach& reach = reach_[c];
+    if (reach.draining || reach.live->asleep.load(std::memory_order_relaxed)) continue;
+    if (may_have(c, reach)) candidates[count++] = c;
+  }
+  return candidates.first(count);
+}
+
+std::span<Candidate> Director::with_bound(const SchedulingContext& ctx, const Request& request,
+                                          std::span<const EndpointSlot> excluded) {
+  const auto& endpoints = ctx.pool.endpoints;
+  std::span<Candidate> all = ctx.arena.make_span<Candidate>(endpoints.size());
+  size_t count = ctx.candidates.size();
+  std::copy(ctx.candidates.begin(), ctx.candidates.end(), all.begin());
+  std::span<bool> allowed;
+  if (request.subset) allowed = allowed_by(*request.subset, ctx.pool, ctx.arena);
+  for (const SessionHolder* holder : request.policy->session_holders) {
+    const std::string_view bound = holder->bound_endpoint(ctx);
+    if (bound.empty()) continue;
+    // The snapshot is ordered by id, and so are the candidates.
+    const auto found = std::lower_bound(
+        endpoints.begin(), endpoints.end(), bound,
+        [](const std::shared_ptr<const Endpoint>& e, std::string_view id) { return e->id < id; });
+    if (found == endpoints.end() || (*found)->id != bound || !(*found)->draining) continue;
+    const Endpoint& endpoint = **found;
+    const auto c = static_cast<Candidate>(found - endpoints.begin());
+    if (request.subset && !allowed[c]) continue;
+    if (std::find(excluded.begin(), excluded.end(), endpoint.slot) != excluded.end()) continue;
+    // One that fails or sleeps serves no session either.
+    if (endpoint.live->asleep.load(std::memory_order_relaxed)) continue;
+    if (health_.on() && endpoint.live->ejected_until_ns.load(std::memory_order_relaxed) != 0) continue;
+    const auto end = all.begin() + static_cast<ptrdiff_t>(count);
+    const auto at = std::lower_bound(all.begin(), end, c);
+    if (at != end && *at == c) continue;
+    std::copy_backward(at, end, end + 1);
+    *at = c;
+    ++count;
+  }
+  return all.first(count);
 }
 
 std::span<bool> Director::allowed_by(std::span<const SubsetEntry> subset, const PoolSnapshot& pool,
@@ -624,9 +759,10 @@ void Director::find_plugin_series(const std::shared_ptr<const Policy>& policy) {
 }
 
 Status Director::reserve_and_tell(Request& request, SchedulingContext& ctx, const SchedulingResult& result,
-                                  Candidate winner) {
+                                  Candidate winner, bool on_trial) {
   const Policy& policy = *request.policy;
   request.endpoint = ctx.pool.endpoints[winner];
+  health_.open(request.health, request.endpoint, on_trial, ctx.request.streaming, ctx.now);
   uint64_t tokens = 0;
   if (policy.load_estimator != nullptr) {
     tokens = policy.load_estimator->reserve_tokens(ctx, winner);
@@ -810,6 +946,15 @@ std::string Director::explain(Request& request, const RequestInput& input) {
       }
       out += '}';
     }
+  }
+  out += "],\"health\":[";
+  for (const auto& endpoint : picture.pool->endpoints) {
+    if (out.back() == '}') out += ',';
+    out += "{\"endpoint\":" + json_quote(endpoint->id) + ',';
+    pool_.health.append_json(out, *endpoint, now);
+    if (endpoint->draining) out += ",\"draining\":true";
+    if (endpoint->live->asleep.load(std::memory_order_relaxed)) out += ",\"asleep\":true";
+    out += '}';
   }
   out += "]}";
   return out;

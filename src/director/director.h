@@ -15,6 +15,7 @@
 #include "base/random.h"
 #include "base/result.h"
 #include "director/decision_log.h"
+#include "director/endpoint_health.h"
 #include "director/load_guard.h"
 #include "director/policy.h"
 #include "director/published.h"
@@ -51,7 +52,8 @@ struct Pool {
       : name(std::move(pool_name)),
         ns(std::move(pool_namespace)),
         metrics(request_metrics),
-        log(log_options) {
+        log(log_options),
+        health(name, request_metrics) {
     metrics.fallback_state.with({name, fallback_state_name(FallbackState::kNone)}).set(1);
   }
 
@@ -61,6 +63,7 @@ struct Pool {
   Published<Policy> policy;
   Published<PoolRules> rules;
   DecisionLog log;
+  EndpointHealth health;
   // The state of the pool that the latest decision met (no fresh signals, no endpoint): a log line is written
   // when it changes.
   std::atomic<FallbackState> fallback{FallbackState::kNone};
@@ -125,6 +128,7 @@ class Request {
     load.release();
     prefill_load.release();
     stage_load.release();
+    health.release();
   }
 
   Arena arena;
@@ -139,6 +143,7 @@ class Request {
   // and one more, until it ends.
   LoadGuard prefill_load;
   LoadGuard stage_load;
+  HealthTicket health;                   // what the request will say of `endpoint`
   std::string_view destination;          // "host:port[,host:port…]", best first
   protocol::RewrittenBody rewritten;     // what is sent; no pieces: the body goes out as it came
   bool tokens_until_first_byte = false;  // release the guard's tokens when the answer begins
@@ -187,8 +192,9 @@ class Director {
 
   // Decides like decide(), with everything recorded, but reserves nothing, tells no plugin, logs nothing and
   // counts nothing. JSON: the record of append_record_json() with every candidate, plus "explanations":
-  // [{"profile","endpoint","scorer","text"}] and "signals": [{"endpoint","signal","value","unit",
-  // "state","age_ms"}].
+  // [{"profile","endpoint","scorer","text"}], "signals": [{"endpoint","signal","value","unit",
+  // "state","age_ms"}] and "health": [{"endpoint","state",…}] as EndpointHealth::append_json() says, with
+  // "draining" and "asleep" where they hold.
   std::string explain(Request& request, const RequestInput& input);
 
   Pool& pool() { return pool_; }
@@ -207,8 +213,17 @@ class Director {
   std::span<bool> allowed_by(std::span<const SubsetEntry> subset, const PoolSnapshot& pool, Arena& arena);
   Status choose(Request& request, Random& random, std::span<const EndpointSlot> excluded, bool explain,
                 std::string* explanation);
+  // Who may be picked, ascending; leaves the reasons of the others in the record. Trials in it are claimed
+  // unless explaining.
+  class TrialClaims;
+  std::span<Candidate> candidates_of(Request& request, const PoolSnapshot& pool,
+                                     std::span<const EndpointSlot> excluded, TimePoint now,
+                                     TrialClaims* claims);
+  // Adds draining endpoints that the request's session is bound to; the new number of candidates.
+  std::span<Candidate> with_bound(const SchedulingContext& ctx, const Request& request,
+                                  std::span<const EndpointSlot> excluded);
   Status reserve_and_tell(Request& request, SchedulingContext& ctx, const SchedulingResult& result,
-                          Candidate winner);
+                          Candidate winner, bool on_trial);
   void fill_record(Request& request, const SchedulingContext& ctx, const SchedulingResult& result,
                    Candidate winner);
   void note_fallback(FallbackState state);
@@ -220,6 +235,7 @@ class Director {
   Pool& pool_;
   std::unique_ptr<PictureSource> pictures_;
   const Clock& clock_;
+  HealthWatch health_;
   Options options_;
   Random seeds_;
   uint64_t next_number_;  // of InferenceRequest; each director has a range of its own
@@ -228,7 +244,7 @@ class Director {
   SeriesCache series_;
   // What every decision asks of each endpoint, side by side; by Candidate.
   struct Reach {
-    const EndpointLive* live;
+    EndpointLive* live;
     EndpointSlot slot;
     bool draining;
   };

@@ -347,6 +347,9 @@ TEST_F(DirectorTest, TheFirstTokenOfAStreamIsTheFirstEventWithOutput) {
 }
 
 TEST_F(DirectorTest, DrainingEndpointsGetNothingAndEjectedOnesOnlyWhenNobodyElseIsThere) {
+  config::OutlierDetectionSettings health;
+  health.enabled = true;
+  pool.health.configure(health);
   endpoints[0]->draining = true;
   use_endpoints(3);
   favour(0);
@@ -357,6 +360,8 @@ TEST_F(DirectorTest, DrainingEndpointsGetNothingAndEjectedOnesOnlyWhenNobodyElse
   endpoints[2]->live->ejected_until_ns = (clock.now() + std::chrono::seconds(1)).time_since_epoch().count();
   ASSERT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
   EXPECT_NE(request.endpoint->id, "default/a");
+  EXPECT_EQ(request.record.fallback, FallbackState::kAllEjected);
+  EXPECT_EQ(request.record.picked_as, PickedAs::kLastResort);
 }
 
 TEST_F(DirectorTest, DecidingAgainMovesTheReservationToAnotherEndpoint) {

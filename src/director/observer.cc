@@ -107,6 +107,8 @@ void Observer::piece(std::string_view piece, TimePoint now, std::vector<std::str
   if (!reads_) {
     out.push_back(piece);
     if (first_token_at_ == kNever && !piece.empty()) note_first_token(now);
+    if (!piece.empty()) request_->health.output(now);
+    last_piece_at_ = now;
     return;
   }
   reader_.feed(piece, out);
@@ -117,6 +119,7 @@ void Observer::piece(std::string_view piece, TimePoint now, std::vector<std::str
     request_->series->itl->observe(to_seconds(now - last_piece_at_));
   }
   last_piece_at_ = now;
+  if (first_token_at_ != kNever) request_->health.output(now);
   if (first_token_at_ != kNever) tell(ResponseEvent::Kind::kChunk, now, false, {});
 }
 
@@ -128,6 +131,8 @@ void Observer::note_first_token(TimePoint now) {
 
 void Observer::body_end(std::vector<std::string_view>& out, bool natural) {
   if (reads_) reader_.finish(out);
+  if (natural && !is_failure_status(status_))
+    request_->health.succeed(last_piece_at_ == kNever ? request_->record.endpoint_chosen_at : last_piece_at_);
   if (hooks_ended_) return;
   hooks_ended_ = true;
   tell(ResponseEvent::Kind::kEnd, last_piece_at_, natural, {});
@@ -137,6 +142,7 @@ void Observer::end(const End& end, TimePoint now) {
   if (ended_) return;
   ended_ = true;
   Request& request = *request_;
+  request.health.drop(now);
   request.release_load();
   if (!hooks_ended_) {
     hooks_ended_ = true;

@@ -8,6 +8,7 @@
 
 #include "config/params.h"
 #include "inference/plugin.h"
+#include "inference/session_holder.h"
 #include "protocol/parser.h"
 #include "scheduling/scheduler.h"
 
@@ -29,6 +30,7 @@ struct Policy {
   std::vector<const Screener*> screeners;
   std::vector<const Admitter*> admitters;
   std::vector<const ResponseHook*> response_hooks;
+  std::vector<const SessionHolder*> session_holders;
   std::vector<const EndpointObserver*> endpoint_observers;
   const LoadEstimator* load_estimator = nullptr;  // the first inflight-load-producer, if any
   const SaturationDetector* saturation = nullptr;

@@ -138,6 +138,21 @@ RequestMetrics::RequestMetrics(MetricRegistry& registry)
       retries(registry.counter({"penstock_request_retries_total",
                                 "Requests sent again, by pool and why the attempt before failed.",
                                 {"pool", "reason"}})),
+      endpoint_failures(registry.counter(
+          {"penstock_endpoint_failures_total",
+           "Requests that an endpoint did not serve, as outlier detection counts them, by pool and kind: "
+           "connect, reset, status (5xx), timeout, stall.",
+           {"pool", "kind"}})),
+      ejections(registry.counter({"penstock_endpoint_ejections_total",
+                                  "Times an endpoint was ejected for a while, by pool and reason: the kind "
+                                  "of the last failure, or failure_ratio.",
+                                  {"pool", "reason"}})),
+      ejections_refused(
+          registry.counter({"penstock_endpoint_ejections_refused_total",
+                            "Times an endpoint stayed because no more of the pool may be out, by pool.",
+                            {"pool"}})),
+      endpoint_returns(registry.counter(
+          {"penstock_endpoint_returns_total", "Times an ejected endpoint came back, by pool.", {"pool"}})),
       plugin_seconds(scheduling::plugin_durations(registry)),
       corrected_scores(scheduling::corrected_scores(registry)),
       scheduler_seconds(registry

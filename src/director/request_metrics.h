@@ -42,6 +42,10 @@ class RequestMetrics {
   telemetry::Family<telemetry::Gauge>& fallback_state;
   telemetry::Family<telemetry::Counter>& fallback_transitions;
   telemetry::Family<telemetry::Counter>& retries;
+  telemetry::Family<telemetry::Counter>& endpoint_failures;
+  telemetry::Family<telemetry::Counter>& ejections;
+  telemetry::Family<telemetry::Counter>& ejections_refused;
+  telemetry::Family<telemetry::Counter>& endpoint_returns;
   telemetry::Family<telemetry::Histogram>& plugin_seconds;
   telemetry::Family<telemetry::Counter>& corrected_scores;  // written by schedulers
   telemetry::Histogram& scheduler_seconds;

@@ -46,11 +46,6 @@ DoorMetrics::DoorMetrics(telemetry::MetricRegistry& registry, bool stream_metric
                                     "Credits that ended by age because no fresh scrape came.",
                                     {}})
                           .with({})),
-      ejections(registry
-                    .counter({"penstock_extproc_ejections_total",
-                              "Times an endpoint was left out for a while after it answered 503 in a row.",
-                              {}})
-                    .with({})),
       streams_(registry.counter({"penstock_extproc_streams_total",
                                  "Process streams opened, by the body mode of the request.",
                                  {"mode"}})),

@@ -38,7 +38,6 @@ class DoorMetrics {
   telemetry::Counter& unparsed_partial;
   telemetry::Counter& served_elsewhere;
   telemetry::Counter& credits_expired;
-  telemetry::Counter& ejections;
   // The reference's, null unless asked for.
   telemetry::Gauge* inflight = nullptr;
   telemetry::Histogram* duration = nullptr;

@@ -35,7 +35,7 @@ void collect(const Core& core, telemetry::Writer& out) {
     out.sample(kFamilies[i].name, {}, static_cast<double>(values[i]));
   }
   const std::array<director::ServedPool, 1> pools{{{core.pool.pool, core.pool.members}}};
-  director::collect_door(core.bodies, core.access_log, pools, out);
+  director::collect_door(core.bodies, core.access_log, pools, core.clock.now(), out);
 }
 
 uint64_t seed_from_system() {

@@ -39,8 +39,7 @@ enum class ResponsePhase : uint8_t {
 struct DoorOptions {
   size_t piece_bytes = 62000;  // of a body in one answer; Envoy recommends less than 64 KiB
   ResponsePhase response_phase = ResponsePhase::kAlways;
-  bool response_metrics = true;    // kAuto: the answer is needed for its metrics
-  bool outlier_detection = false;  // endpoints that answer 503 again and again are avoided for a while
+  bool response_metrics = true;  // kAuto: the answer is needed for its metrics
   bool emit_scores = false;
   bool subset_filter = true;
   bool json_errors = false;         // refusals as JSON in the client's shape instead of the reference's text

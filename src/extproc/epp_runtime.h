@@ -78,6 +78,7 @@ class EppRuntime {
     return base_->decision_json(request_id);
   }
   std::string plugin_states_json() const;
+  std::string endpoints_json() const { return base_->endpoints_json(); }
   std::string configuration_text() const { return base_->configuration_text(); }
   Result<std::string> explain(Door::ExplainRequest request) const;
   telemetry::MetricRegistry& metrics() { return base_->metrics; }

@@ -8,7 +8,6 @@
 
 #include "base/strings.h"
 #include "director/fields.h"
-#include "director/passive_health.h"
 #include "director/tracing.h"
 #include "protocol/errors.h"
 #include "telemetry/log.h"
@@ -31,7 +30,6 @@ constexpr size_t kUnansweredBytes = 512 << 10;
 // many times what has come.
 constexpr size_t kPromisedBytes = 64 << 10;
 constexpr size_t kPromisedFactor = 4;
-constexpr uint32_t kTolerated503 = 2;
 
 // Fields that describe the body as it was before a name was restored in it.
 constexpr std::array<std::string_view, 7> kBodyFields{
@@ -561,7 +559,7 @@ bool Processor::leaves() const {
       return true;
     case extproc::ResponsePhase::kAuto:
       return request.policy->load_estimator == nullptr && !request.policy->flow_control &&
-             !core_.options.outlier_detection && !request.restore_model && !core_.options.response_metrics &&
+             !request.health.open() && !request.restore_model && !core_.options.response_metrics &&
              request.policy->response_hooks.empty() && request.response_edits.empty();
   }
   return false;
@@ -731,13 +729,12 @@ Processor::Next Processor::response_headers(const Incoming& in, std::string_view
       watching_->observer.append_header_edits(part_.edits);
       apply_edits(part_.edits, set, remove);
       restores_ = watching_->observer.rewrites();
-      if (core_.options.outlier_detection) {
-        const Endpoint& endpoint = *watching_->request.endpoint;
-        if (status_ == 503) {
-          if (director::note_failure(endpoint, now_, kTolerated503)) core_.metrics.ejections.add();
-        } else if (status_ < 500) {
-          director::note_success(endpoint);
-        }
+      director::HealthTicket& health = watching_->request.health;
+      if (director::is_failure_status(status_)) {
+        health.fail(director::FailureKind::kStatus, now_);
+      } else if (response_mode_ == BodyMode::kNone) {
+        health.output(now_);  // no more is shown
+        health.succeed(now_);
       }
       if (restores_) {
         for (const std::string_view name : kBodyFields) {

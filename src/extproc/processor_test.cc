@@ -651,7 +651,7 @@ TEST_F(ProcessorTest, AStreamThatBreaksByTheDataPlanesFaultIsNoDisconnect) {
 }
 
 TEST_F(ProcessorTest, TheDataPlanesOwnRepliesToGrpcClientsAreNotBookedOnTheEngine) {
-  bench.options.outlier_detection = true;
+  bench.watch_health();
   bench.add_endpoints(1);
   const Fields local{{":status", "200"},
                      {"content-type", "application/grpc"},
@@ -680,7 +680,7 @@ TEST_F(ProcessorTest, TheDataPlanesOwnRepliesToGrpcClientsAreNotBookedOnTheEngin
 }
 
 TEST_F(ProcessorTest, TheDataPlanesOwnErrorRepliesAreNotBookedOnTheEngine) {
-  bench.options.outlier_detection = true;
+  bench.watch_health();
   bench.add_endpoints(1);
   for (int i = 0; i < 5; ++i) {
     Stream stream(bench);
@@ -702,8 +702,8 @@ TEST_F(ProcessorTest, TheDataPlanesOwnErrorRepliesAreNotBookedOnTheEngine) {
     stream.send(response_body("busy", true));
   }
   EXPECT_EQ(bench.metrics.errors.with({"m", "m", "default-flow", "0", "503"}).value(), 3U);
-  EXPECT_EQ(bench.endpoints[0]->live->consecutive_failures.load(), 3U);
   EXPECT_NE(bench.endpoints[0]->live->ejected_until_ns.load(), 0);
+  EXPECT_EQ(bench.metrics.ejections.with({"pool", "status"}).value(), 1U);
 }
 
 TEST_F(ProcessorTest, AReplyBeforeTheRequestIsCompleteLeavesItUndecided) {
@@ -841,8 +841,8 @@ TEST_F(ProcessorTest, AutoLeavesOnlyWhereNothingNeedsTheAnswer) {
     DoorOptions options;
     options.response_phase = ResponsePhase::kAuto;
     options.response_metrics = metrics;
-    options.outlier_detection = outliers;
     DoorBench own(options);
+    if (outliers) own.watch_health();
     if (!consumer) own.policy.policy->load_estimator = nullptr;
     own.policy.policy->flow_control = queued;
     own.add_endpoints(1);

@@ -95,6 +95,13 @@ inline void set_subset(pb::ProcessingRequest& request, const std::vector<std::st
 struct DoorBench {
   explicit DoorBench(DoorOptions opts = {}) : options(opts) { pool.policy.publish(policy.policy); }
 
+  // Outlier detection with its defaults, but for the floor: pools of tests are small.
+  void watch_health() {
+    config::OutlierDetectionSettings settings;
+    settings.enabled = true;
+    settings.max_ejected_percent = 100;
+    pool.health.configure(settings);
+  }
   void add_endpoints(size_t count) {
     for (size_t i = 0; i < count; ++i) {
       auto endpoint =

@@ -32,7 +32,6 @@ struct PoolState {
   explicit PoolState(GatewayPool from) : config(std::move(from)), upstream(config.upstream) {}
   GatewayPool config;
   director::Published<UpstreamSettings> upstream;
-  telemetry::Counter* ejections = nullptr;
 };
 
 struct ServiceState {

@@ -46,12 +46,12 @@ Task<void> Exchange::run() {
   while (next == Next::kAgain) {
     const std::shared_ptr<const Endpoint> endpoint = state_.request.endpoint;
     co_await attempt(pool, *endpoint);
-    next = after_attempt(pool, *endpoint);
+    next = after_attempt(pool);
   }
   if (next == Next::kFail) {
     co_await fail_waiting(refusal_);
   } else {
-    co_await stream_back(pool);
+    co_await stream_back();
   }
   state_.total_timer.disarm();
 }

@@ -71,9 +71,11 @@ class Exchange {
   // One attempt at an endpoint: sets `call_`, and `answer_` or `failure_`.
   io::Task<void> attempt(PoolPart& pool, const Endpoint& endpoint);
   enum class Next : uint8_t { kAnswer, kAgain, kFail };
-  Next after_attempt(PoolPart& pool, const Endpoint& endpoint);
+  Next after_attempt(PoolPart& pool);
+  // Books `failure_` on the endpoint, unless it says nothing about it.
+  void note_failure(bool cancelled);
   bool choose_another(PoolPart& pool, std::string_view reason);
-  io::Task<void> stream_back(PoolPart& pool);
+  io::Task<void> stream_back();
   io::Task<void> stream_service();
   // Reads the body into memory within the limits; false: the exchange is over.
   io::Task<bool> read_body();

@@ -1,6 +1,5 @@
 #include "gateway/exchange.h"
 
-#include "director/passive_health.h"
 #include "gateway/framing.h"
 #include "io/step.h"
 #include "protocol/errors.h"
@@ -10,7 +9,7 @@ namespace penstock::gateway {
 using io::BodyPiece;
 using io::Task;
 
-Task<void> Exchange::stream_back(PoolPart& pool) {
+Task<void> Exchange::stream_back() {
   director::Observer& observer = state_.observer;
   const io::ResponseHead& head = *answer_;
   observer.head(head.status, head.fields.get("content-type"), head.fields.get("content-encoding"),
@@ -52,21 +51,20 @@ Task<void> Exchange::stream_back(PoolPart& pool) {
     }
     if (!piece.ok() && !http_.head_written()) {
       failure_ = std::move(piece).error();
-      const bool cancelled = client_gone() || state_.total_expired;
-      if (!cancelled && director::note_failure(*state_.request.endpoint, now_, 2)) {
-        pool.shared.ejections->add();
-      }
+      note_failure(client_gone() || state_.total_expired);
       call_.close();
       co_await fail_waiting(failure_.code == ErrorCode::kGatewayTimeout ? "idle_timeout" : "engine_died");
       co_return;
     }
     if (!piece.ok()) {
       call_.close();
+      failure_ = std::move(piece).error();
+      note_failure(client_gone() || state_.total_expired);
       if (client_gone()) {
         end(status, gone_reason(), nullptr);
         co_return;
       }
-      Error error = std::move(piece).error();
+      Error error = failure_;
       if (state_.total_expired) {
         error = Error{ErrorCode::kGatewayTimeout, "the answer did not end before its deadline"};
       }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "director/passive_health.h"
 #include "gateway/framing.h"
 
 namespace penstock::gateway {
@@ -77,6 +76,20 @@ Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint) {
   }
 }
 
+void Exchange::note_failure(bool cancelled) {
+  director::HealthTicket& health = state_.request.health;
+  const TimePoint now = core_.clock.now();
+  if (cancelled || failure_.code == ErrorCode::kCancelled || failure_.code == ErrorCode::kResourceExhausted) {
+    health.drop(now);
+    return;
+  }
+  using director::FailureKind;
+  health.fail(!sent_                                        ? FailureKind::kConnect
+              : failure_.code == ErrorCode::kGatewayTimeout ? FailureKind::kTimeout
+                                                            : FailureKind::kReset,
+              now);
+}
+
 bool Exchange::choose_another(PoolPart& pool, std::string_view reason) {
   if (attempts_ >= upstream_->attempts || excluded_count_ == kMaxExcluded) return false;
   if (client_gone() || state_.total_expired) return false;
@@ -93,12 +106,10 @@ bool Exchange::choose_another(PoolPart& pool, std::string_view reason) {
   return true;
 }
 
-Exchange::Next Exchange::after_attempt(PoolPart& pool, const Endpoint& endpoint) {
+Exchange::Next Exchange::after_attempt(PoolPart& pool) {
   if (answer_ == nullptr) {
     const bool cancelled = client_gone() || state_.total_expired;
-    if (!cancelled && director::note_failure(endpoint, core_.clock.now(), sent_ ? 2 : 0)) {
-      pool.shared.ejections->add();
-    }
+    note_failure(cancelled);
     call_.close();
     // Only what certainly never reached an engine may go to another one.
     if (!sent_ && !cancelled && choose_another(pool, "connect")) return Next::kAgain;
@@ -107,14 +118,11 @@ Exchange::Next Exchange::after_attempt(PoolPart& pool, const Endpoint& endpoint)
                                                              : "engine_error";
     return Next::kFail;
   }
-  if (answer_->status == 503) {
-    if (director::note_failure(endpoint, core_.clock.now(), 2)) pool.shared.ejections->add();
-    if (choose_another(pool, "status_503")) {
-      call_.close();
-      return Next::kAgain;
-    }
-  } else if (answer_->status < 500) {
-    director::note_success(endpoint);
+  if (director::is_failure_status(answer_->status))
+    state_.request.health.fail(director::FailureKind::kStatus, core_.clock.now());
+  if (answer_->status == 503 && choose_another(pool, "status_503")) {
+    call_.close();
+    return Next::kAgain;
   }
   return Next::kAnswer;
 }

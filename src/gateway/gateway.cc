@@ -51,7 +51,7 @@ void collect(const Core& core, std::span<const assembly::ListenerStats> listener
   out.sample(kActive.name, {}, static_cast<double>(core.active_requests.load(std::memory_order_relaxed)));
   std::vector<director::ServedPool> pools;
   for (const auto& pool : core.pools) pools.push_back({pool->config.pool, pool->config.members});
-  director::collect_door(core.bodies, core.access_log, pools, out);
+  director::collect_door(core.bodies, core.access_log, pools, core.clock.now(), out);
   assembly::collect_http2(listeners, out);
 }
 
@@ -137,12 +137,8 @@ Gateway::Gateway(io::LoopGroup& loops, telemetry::MetricRegistry& metrics, const
   if (options.seed == 0) options.seed = seed_from_system();
   impl_ = std::make_unique<Impl>(loops, metrics, clock, access_log, options);
   Core& core = impl_->core;
-  auto& ejections = metrics.counter({"penstock_endpoint_ejections_total",
-                                     "Times an endpoint was left out for a while after failures, by pool.",
-                                     {"pool"}});
   for (GatewayPool& pool : pools) {
     core.pools.push_back(std::make_unique<PoolState>(std::move(pool)));
-    core.pools.back()->ejections = &ejections.with({core.pools.back()->config.pool->name});
   }
   for (GatewayService& service : services) {
     core.services.push_back(std::make_unique<ServiceState>(std::move(service)));

@@ -81,6 +81,9 @@ class ProxyTest : public ::testing::Test {
   void start(config::Manifests manifests = {}, std::optional<size_t> default_pool = 0) {
     members.apply("test", discovered);
     pool.policy.publish(policy.policy);
+    config::OutlierDetectionSettings health;
+    health.enabled = true;
+    pool.health.configure(health);
     GatewayPool served;
     served.pool = &pool;
     served.members = &members;
@@ -307,7 +310,8 @@ TEST_F(ProxyTest, ARefusedConnectionMeansAnotherEndpoint) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(exchange(post(kBody)).status(), 200);
   EXPECT_EQ(engines[0]->requests(), 5);
   // After the first failure it is left alone for a while, in spite of its short queue.
-  EXPECT_EQ(members.snapshot()->endpoints[0]->live->consecutive_failures, 1U);
+  EXPECT_NE(members.snapshot()->endpoints[0]->live->ejected_until_ns, 0);
+  EXPECT_EQ(pool.metrics.ejections.with({"pool", "connect"}).value(), 1U);
   EXPECT_TRUE(at_rest());
 }
 

@@ -56,6 +56,7 @@ class ServeRuntime {
     return base_->decision_json(request_id);
   }
   std::string plugin_states_json() const { return base_->plugin_states_json(); }
+  std::string endpoints_json() const { return base_->endpoints_json(); }
   std::string configuration_text() const { return base_->configuration_text(); }
   // On the data plane's first loop; blocks the caller for up to 5 s.
   Result<std::string> explain(Gateway::ExplainRequest request) const;

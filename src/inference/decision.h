@@ -63,9 +63,30 @@ enum class FallbackState : uint8_t {
   kTooFewFreshSignals,  // too few have: the simple choice of Freshness::fallback decided
   kProducerFailed,      // a data producer failed; its consumers used their fallback
   kNoEndpoint,
-  kOverTime,  // the request could not be decided before its deadline
+  kAllEjected,  // every candidate is ejected: one of them gets the request all the same
+  kAllAsleep,   // every candidate's engine sleeps
+  kOverTime,    // the request could not be decided before its deadline
 };
 std::string_view fallback_state_name(FallbackState state);
+
+// Endpoints of the pool that were no candidates, by the first reason that holds.
+struct LeftOut {
+  uint32_t draining = 0;
+  uint32_t asleep = 0;
+  uint32_t ejected = 0;   // they failed lately
+  uint32_t on_trial = 0;  // half-open, and the one request they get is on its way
+
+  bool any() const { return draining + asleep + ejected + on_trial != 0; }
+};
+
+// In which state the winner was picked.
+enum class PickedAs : uint8_t {
+  kHealthy,
+  kTrial,       // half-open: this request decides whether it comes back
+  kLastResort,  // ejected, and so was everybody else
+  kSession,     // draining, and the request's session is bound to it
+};
+std::string_view picked_as_name(PickedAs as);
 
 // Why a request went where it went. Views point into the request's arena or into immutable objects that
 // outlive the request; telemetry copies what it keeps.
@@ -93,6 +114,8 @@ struct DecisionRecord {
   // Over the winner's required signals; Duration::max() when one of them was never observed.
   Duration oldest_signal_age{0};
   FallbackState fallback = FallbackState::kNone;
+  LeftOut left_out;
+  PickedAs picked_as = PickedAs::kHealthy;
   uint64_t prompt_tokens = 0;
   uint32_t prefix_blocks_matched = 0;  // on the winner
   uint32_t prefix_blocks_total = 0;

@@ -102,6 +102,10 @@ std::string_view fallback_state_name(FallbackState state) {
       return "producer_failed";
     case FallbackState::kNoEndpoint:
       return "no_endpoint";
+    case FallbackState::kAllEjected:
+      return "all_ejected";
+    case FallbackState::kAllAsleep:
+      return "all_asleep";
     case FallbackState::kOverTime:
       return "over_time";
   }
@@ -134,6 +138,20 @@ double Freshness::influence(const SignalView& signals, SignalSet set, Candidate 
         least, is_known(lora.state, lora.observed_at) ? adapters().influence(now - lora.observed_at) : 0.0);
   }
   return least;
+}
+
+std::string_view picked_as_name(PickedAs as) {
+  switch (as) {
+    case PickedAs::kHealthy:
+      return "healthy";
+    case PickedAs::kTrial:
+      return "trial";
+    case PickedAs::kLastResort:
+      return "last_resort";
+    case PickedAs::kSession:
+      return "session";
+  }
+  return "healthy";
 }
 
 bool LoraSignal::is_running(uint64_t name_hash) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "inference/session_holder.h"
 #include "scheduling/session_affinity.h"
 
 namespace penstock::scheduling {
@@ -9,7 +10,7 @@ namespace penstock::scheduling {
 // none of them.
 // Examples, session_id: s is bound to A: candidates {A, B} leave A; candidates {B, C} stay, and s is rebound
 // to the one that is picked. No session: all stay, nothing is bound.
-class SessionAffinityFilter final : public Filter, public PreRequest {
+class SessionAffinityFilter final : public Filter, public PreRequest, public SessionHolder {
  public:
   static constexpr std::string_view kType = "session-affinity-filter";
   using Params = SessionAffinity::Params;
@@ -25,6 +26,9 @@ class SessionAffinityFilter final : public Filter, public PreRequest {
   Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override {
     affinity_.remember(ctx, result);
     return {};
+  }
+  std::string_view bound_endpoint(const SchedulingContext& ctx) const override {
+    return affinity_.bound_endpoint(ctx);
   }
   std::optional<std::string> dump_state() const override { return affinity_.dump_state(); }
   bool works_on_answers() const override { return affinity_.works_on_answers(); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "inference/session_holder.h"
 #include "scheduling/session_affinity.h"
 
 namespace penstock::scheduling {
@@ -7,7 +8,7 @@ namespace penstock::scheduling {
 // `session-affinity-scorer`: 1 for the endpoint a request's session belongs to
 // (scheduling/session_affinity.h), 0 for all others.
 // Example: x-session-token: ZGVmYXVsdC9wb2QtYQ== gives default/pod-a 1, everybody else 0.
-class SessionAffinityScorer final : public Scorer, public PreRequest {
+class SessionAffinityScorer final : public Scorer, public PreRequest, public SessionHolder {
  public:
   static constexpr std::string_view kType = "session-affinity-scorer";
   using Params = SessionAffinity::Params;
@@ -25,6 +26,9 @@ class SessionAffinityScorer final : public Scorer, public PreRequest {
   Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override {
     affinity_.remember(ctx, result);
     return {};
+  }
+  std::string_view bound_endpoint(const SchedulingContext& ctx) const override {
+    return affinity_.bound_endpoint(ctx);
   }
   std::optional<std::string> dump_state() const override { return affinity_.dump_state(); }
   bool works_on_answers() const override { return affinity_.works_on_answers(); }
