@@ -303,7 +303,7 @@ def test_envoys_own_error_is_not_booked_on_the_engine(start):
     settled(picker)
     assert picker.metric_sum("penstock_extproc_local_replies_total", code="503") == 5
     assert ended(picker, "envoy_reply") == 5
-    assert picker.metric_sum("penstock_extproc_ejections_total") == 0
+    assert picker.metric_sum("penstock_endpoint_ejections_total") == 0
 
 
 def test_envoys_own_error_to_a_grpc_client_is_not_booked_on_the_engine(start):
@@ -318,7 +318,7 @@ def test_envoys_own_error_to_a_grpc_client_is_not_booked_on_the_engine(start):
     settled(picker)
     assert picker.metric_sum("penstock_extproc_local_replies_total") == 3
     assert ended(picker, "envoy_reply") == 3
-    assert picker.metric_sum("penstock_extproc_ejections_total") == 0
+    assert picker.metric_sum("penstock_endpoint_ejections_total") == 0
 
 
 # What Envoy 1.40 asks for in each mode is an answer of its own kind; what it doesn't expect it counts as spurious.
@@ -522,7 +522,7 @@ def test_an_answers_trailers_reach_the_client_and_end_it(start):
         assert picker.metric_sum("llm_d_epp_request_output_tokens_sum") == 6
         assert picker.metric_sum("penstock_extproc_streams_ended_total") == 2
         assert picker.metric_sum("penstock_extproc_local_replies_total") == 0
-        assert picker.metric_sum("penstock_extproc_ejections_total") == 0
+        assert picker.metric_sum("penstock_endpoint_ejections_total") == 0
         assert envoy.stats()["streams_failed"] == 0
     finally:
         engine.stop()
@@ -549,7 +549,7 @@ def test_envoys_408_for_a_request_that_never_ends_is_no_engines_fault(bed, start
         eventually(lambda: ended(picker, "envoy_reply") == number + 1, what="the picker has learned of it")
         settled(picker)
     assert sum(bed.engines.requests()) == before
-    assert picker.metric_sum("penstock_extproc_ejections_total") == 0
+    assert picker.metric_sum("penstock_endpoint_ejections_total") == 0
     assert picker.metric_sum("penstock_extproc_streams_ended_total") == 3
     # Each engine is as eligible as before.
     eventually(lambda: envoy.post(CHAT, chat()).status_code == 200, what="the next request is served")
