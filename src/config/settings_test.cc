@@ -224,7 +224,7 @@ TEST(Settings, TracingNamesItsExporterAndProtocol) {
 
 TEST(Settings, DescribeEveryFieldWithTypeAndDefault) {
   const auto sections = describe_settings();
-  EXPECT_EQ(sections.size(), 20U);
+  EXPECT_EQ(sections.size(), 21U);
   for (const SettingsSection& section : sections) {
     EXPECT_FALSE(section.fields.empty()) << section.path;
     for (const ParamDoc& field : section.fields)
