@@ -16,8 +16,9 @@ namespace penstock::io {
 namespace {
 
 constexpr size_t kPrefixBytes = 5;
-// What a buffer is made for at most before its bytes have come.
-constexpr size_t kTrustedLength = 64UL * 1024;
+// What a buffer is made for at most before its bytes have come: 64 KiB, as bodies are often cut, and what is
+// around them. With less, each such message would be moved once as it comes.
+constexpr size_t kTrustedLength = 72UL * 1024;
 // Of a message that was assembled or unpacked, while its stream waits for the next.
 constexpr size_t kKeptCapacity = 4UL * 1024;
 
