@@ -296,8 +296,7 @@ struct ResponseReader::State final : JsonWatcher::Events {
     if (!data && !is_bare(text.front())) return;
     line_was_bare = !data;
     const std::string_view json = without_blanks(data ? text.substr(kDataPrefix.size()) : text);
-    if (json == kDone) return;
-    count_event(json);
+    if (json != kDone) count_event(json);
     const bool complete = !watcher.inside() && json.starts_with('{') && json.ends_with('}');
     if (rewriting() || !complete || may_hold_usage(json, api)) {
       watcher.feed(json.data(), json.data() + json.size());

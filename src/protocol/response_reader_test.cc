@@ -308,7 +308,10 @@ TEST(ResponseReader, BrokenDocumentsAreReadAlikeInWholeAndSplitLines) {
   for (const std::string text :
        {"data: {\"a\":null\ndata: {\"id\":\"x\",\"model\":\"B\"}\n\n",
         "{\"a\":\ndata: 1,\"model\":\"B\"}\n\n", "{\"a\":\ndat\n1,\"model\":\"B\"}\n\n",
-        "data:\"\n\r\r\ndata:\"\"\"\"{\"model\":\"B\"}\n", "{\"a\":\ndat\"x\",\"model\":\"B\"}\n\n"}) {
+        "data:\"\n\r\r\ndata:\"\"\"\"{\"model\":\"B\"}\n", "{\"a\":\ndat\"x\",\"model\":\"B\"}\n\n",
+        "data: {\"a\":\n[DONE]\nx\":{\"m\",\"model\":\"B\"}\n\n",
+        "data: {\"a\":\n[DONE]\n,\"model\":\"B\"}\n\n",
+        "data: {\"a\":\ndata: [DONE]\ndata: ,\"model\":\"B\"}\n\n"}) {
     read_every_way(text, restoring(ApiKind::kChatCompletions, "B", "alias"), kSse);
   }
 }
