@@ -6,7 +6,8 @@
 #   x.cc           -> library penstock_<name>
 #   x_test.cc      -> executable <name>_test, run by ctest
 #   x_bench.cc     -> executable <name>_bench (Google Benchmark), with PENSTOCK_BENCH
-#   x_fuzz.cc      -> executable fuzz_<x>, one each, with PENSTOCK_FUZZ
+#   x_fuzz.cc      -> executable fuzz_<x>, one each: with PENSTOCK_FUZZ of libFuzzer, else with the tests, to give
+#                     it its seeds of tests/fuzz/<x>
 function(penstock_room NAME)
   cmake_parse_arguments(R "" "FLOOR" "DEPS;LINK;PRIVATE_LINK;TEST_LINK" ${ARGN})
   set_property(GLOBAL PROPERTY PENSTOCK_FLOOR_${NAME} ${R_FLOOR})
@@ -50,13 +51,19 @@ function(penstock_room NAME)
     add_executable(${NAME}_bench ${benches})
     target_link_libraries(${NAME}_bench PRIVATE ${lib} ${R_PRIVATE_LINK} benchmark::benchmark benchmark::benchmark_main)
   endif()
-  if(PENSTOCK_FUZZ)
+  if(PENSTOCK_FUZZ OR PENSTOCK_TESTS)
     foreach(source ${fuzzers})
       get_filename_component(stem ${source} NAME_WE)
       string(REGEX REPLACE "_fuzz$" "" stem ${stem})
       add_executable(fuzz_${stem} ${source})
       target_link_libraries(fuzz_${stem} PRIVATE ${lib} ${R_PRIVATE_LINK})
-      target_link_options(fuzz_${stem} PRIVATE -fsanitize=fuzzer)
+      if(PENSTOCK_FUZZ)
+        target_link_options(fuzz_${stem} PRIVATE -fsanitize=fuzzer)
+      else()
+        target_link_libraries(fuzz_${stem} PRIVATE penstock_fuzz_replay)
+        add_test(NAME seeds_${stem} COMMAND fuzz_${stem} ${PROJECT_SOURCE_DIR}/tests/fuzz/${stem})
+        set_tests_properties(seeds_${stem} PROPERTIES TIMEOUT 120)
+      endif()
     endforeach()
   endif()
 endfunction()

@@ -42,6 +42,16 @@ Task<void> call(HttpClient& client, HttpDestination to, bool whole, int& ended) 
   ++ended;
 }
 
+Task<void> stop_when_both_ended(Loop& loop, int peer, int& ended) {
+  const TimePoint deadline = loop.now() + std::chrono::seconds(5);
+  while (ended < 2) {
+    co_await loop.yield();
+    if (loop.now() > deadline) std::abort();
+  }
+  ::close(peer);
+  loop.stop();
+}
+
 // A listening socket for the life of the process.
 int listener(SocketAddress& address) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -80,15 +90,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const int peer = ::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC);
       (void)!::send(peer, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       ::shutdown(peer, SHUT_WR);
-      spawn(loop, [](Loop& on, int fd, int& count) -> Task<void> {
-        const TimePoint deadline = on.now() + std::chrono::seconds(5);
-        while (count < 2) {
-          co_await on.yield();
-          if (on.now() > deadline) std::abort();
-        }
-        ::close(fd);
-        on.stop();
-      }(loop, peer, ended));
+      spawn(loop, stop_when_both_ended(loop, peer, ended));
     });
     loop.run();
   }

@@ -80,7 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   server->options.http2.control_burst = 200;
   server->options.http2.reset_burst = 20;
   server->handler = HttpServer::handler_of(&handle);
-  server->loops.push_back(std::make_unique<detail::ServerLoop>(loop));
+  server->loops.push_back(std::make_unique<detail::ServerLoop>(loop, 256 * 1024));
   detail::ServerLoop& home = *server->loops.front();
   auto listening = std::make_shared<HttpServer::Impl::Listening>();
   server->open = 1;
