@@ -100,13 +100,13 @@ io::Task<void> answer(const AdminPages& pages, io::HttpExchange& exchange) {
   if (request.path == "/debug/explain") {
     if (request.method != "POST") {
       const std::array<io::HeaderField, 1> allow{{{"allow", "POST"}}};
-      co_await exchange.respond(405, kText, "POST the body to be explained\n", allow);
+      (void)co_await exchange.respond(405, kText, "POST the body to be explained\n", allow);
       co_return;
     }
     auto body = co_await exchange.read_all(kExplainBodyLimit);
     if (!body.ok()) {
       const Page page = error_page(status_of(body.error()), body.error().message);
-      co_await exchange.respond(page.status, page.content_type, page.body);
+      (void)co_await exchange.respond(page.status, page.content_type, page.body);
       co_return;
     }
     const std::string path = query_value(request.query, "path").value_or("/v1/chat/completions");
@@ -114,12 +114,12 @@ io::Task<void> answer(const AdminPages& pages, io::HttpExchange& exchange) {
     Result<std::string> result = pages.explain(explain);
     const Page page = result.ok() ? Page{200, kJson, *result}
                                   : error_page(status_of(result.error()), result.error().message);
-    co_await exchange.respond(page.status, page.content_type, page.body);
+    (void)co_await exchange.respond(page.status, page.content_type, page.body);
     co_return;
   }
   if (request.method != "GET" && request.method != "HEAD") {
     const std::array<io::HeaderField, 1> allow{{{"allow", "GET"}}};
-    co_await exchange.respond(405, kText, "method not allowed\n", allow);
+    (void)co_await exchange.respond(405, kText, "method not allowed\n", allow);
     co_return;
   }
   if (request.path == "/metrics") {
@@ -127,14 +127,14 @@ io::Task<void> answer(const AdminPages& pages, io::HttpExchange& exchange) {
     const auto render = [&pages] { return pages.metrics(); };
     auto text = co_await io::run_blocking(exchange.loop(), render, Duration(0), exchange.cancel_token());
     if (text.ok()) {
-      co_await exchange.respond(200, kExposition, *text);
+      (void)co_await exchange.respond(200, kExposition, *text);
     } else {
-      co_await exchange.respond(503, kText, text.error().message);
+      (void)co_await exchange.respond(503, kText, text.error().message);
     }
     co_return;
   }
   const Page page = get_page(pages, request);
-  co_await exchange.respond(page.status, page.content_type, page.body);
+  (void)co_await exchange.respond(page.status, page.content_type, page.body);
 }
 
 io::HttpServerOptions server_options() {
