@@ -67,18 +67,20 @@ class Bench:
 
 
 def ready_ms(workers):
-    """From exec to /readyz 200: every engine was scraped once."""
+    """From exec to /readyz 200: every engine was scraped once. An error after ten seconds."""
     port, admin = common.free_ports(2)
     servers = [part for p in workers for part in ("--model-server", f"http://127.0.0.1:{p}")]
     began = time.monotonic()
     with common.Process([common.PENSTOCK, "serve", "--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}",
                          "--loops", "1", *servers], core=common.PROXY_CORE) as process:
-        while process.process.poll() is None:
+        while process.process.poll() is None and time.monotonic() < began + 10:
             with contextlib.suppress(OSError):  # not listening yet, or 503
                 common.http_get(f"http://127.0.0.1:{admin}/readyz")
                 return (time.monotonic() - began) * 1e3
             time.sleep(0.002)
-        raise RuntimeError(f"penstock serve ended with {process.process.returncode} before it was ready")
+        ended = process.process.returncode
+        raise RuntimeError("penstock serve was not ready within 10 s" if ended is None
+                           else f"penstock serve ended with {ended} before it was ready")
 
 
 def gateway(args):

@@ -132,7 +132,7 @@ void add_sim(CLI::App& app, int& exit_code) {
   auto* command = app.add_subcommand(
       "sim", "Simulated engines and fleets, to try, test and compare against without a GPU.");
   command->require_subcommand(1);
-  command->footer("Its flags: penstock sim engine --help");
+  command->footer("Their flags: penstock sim engine --help, penstock sim fleet --help");
   auto* engine = command->add_subcommand(
       "engine",
       "Run simulated engines: the HTTP surface and metrics of a vLLM server, a batching loop with prefill "
@@ -152,9 +152,8 @@ void add_sim(CLI::App& app, int& exit_code) {
       "per output token, prefix hits and balance of each beside what nobody can better.");
   auto fleet_flags = add_flags(*fleet, simulator::sim_fleet_flags());
   fleet->footer(
-      "Example: penstock sim fleet --trace conversation_trace.jsonl --speed 6 --gateways 4 --policy "
-      "round-robin "
-      "--policy default --config mine.yaml");
+      "Example: penstock sim fleet --trace conversation_trace.jsonl --speed 6 --gateways 4 "
+      "--policy round-robin --policy default --config mine.yaml");
   fleet->callback([fleet_flags, &exit_code] { exit_code = run_fleet_command(*fleet_flags); });
 }
 

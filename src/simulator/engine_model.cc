@@ -45,17 +45,23 @@ EngineModel::Options checked(EngineModel::Options options) {
   options.num_blocks = std::max(options.num_blocks, 2U);
   options.max_sequences = std::max(options.max_sequences, 1U);
   options.max_batched_tokens = std::max(options.max_batched_tokens, 1U);
-  const uint64_t capacity = static_cast<uint64_t>(options.num_blocks - 1) * options.block_size;
-  options.max_model_len = static_cast<uint32_t>(std::min<uint64_t>(options.max_model_len, capacity));
+  options.max_model_len = options.context();
   options.max_host_adapters = std::max(options.max_host_adapters, options.max_adapters);
   return options;
 }
+
+constexpr double kMaxStepMs = 24 * 3600 * 1000.0;
 
 double seconds(TimePoint from, TimePoint to) {
   return to > from ? to_seconds(to - from) : 0.0;
 }
 
 }  // namespace
+
+uint32_t EngineModel::Options::context() const {
+  const uint64_t held = static_cast<uint64_t>(num_blocks - 1) * block_size;
+  return static_cast<uint32_t>(std::min<uint64_t>(max_model_len, held));
+}
 
 EngineModel::EngineModel(const Options& options)
     : options_(checked(options)),
@@ -198,9 +204,9 @@ bool EngineModel::start_step(TimePoint start) {
   if (batch_.empty()) return false;
 
   work.requests = static_cast<uint32_t>(batch_.size());
-  const double ms = options_.step_time.milliseconds(work) * slow_factor_ * options_.time_scale;
-  step_end_ = start + Duration(static_cast<int64_t>(std::llround(ms * 1e6))) +
-              Duration(static_cast<int64_t>(static_cast<double>(load.count()) * options_.time_scale));
+  const double ms =
+      (options_.step_time.milliseconds(work) * slow_factor_ + to_millis(load)) * options_.time_scale;
+  step_end_ = start + Duration(static_cast<int64_t>(std::llround(std::fmin(ms, kMaxStepMs) * 1e6)));
   step_active_ = true;
   return true;
 }

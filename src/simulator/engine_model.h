@@ -49,7 +49,7 @@ struct TokenEvent {
 //   computes everything again. If nothing was preempted, waiting sequences are admitted in order until
 //   the budget, max_sequences or the blocks end (nothing overtakes one that does not fit); one whose
 //   adapter would be more than max_adapters in this step is passed over and counts as deferred. All
-//   tokens of a step appear at its end.
+//   tokens of a step appear at its end. A step takes a day at most, whatever the options say.
 //
 // Time is only what callers pass in, so the same model runs under a real clock and in a discrete-event
 // simulation; equal calls give equal events. Not thread-safe.
@@ -70,6 +70,9 @@ class EngineModel {
     bool prefix_caching = true;
     double time_scale = 1.0;  // multiplies every duration
     StepTime step_time{0, 0};
+
+    // Tokens of prompt and answer that the engine really takes.
+    uint32_t context() const;
   };
 
   explicit EngineModel(const Options& options);

@@ -315,6 +315,15 @@ TEST(EngineModel, APromptOfOneChunkTakesThePublishedPrefillTime) {
   EXPECT_NEAR(bench.first_token_ms(1), 47.378, 0.001);
 }
 
+TEST(EngineModel, AStepTakesADayAtMost) {
+  EngineModel::Options options;
+  options.step_time = StepTime(1e300, 1e-300);
+  Bench bench(options);
+  bench.add(prompt_of(20), 1, 1);
+  bench.run();
+  EXPECT_EQ(bench.first_token_ms(1), 24 * 3600 * 1000.0);
+}
+
 TEST(EngineModel, DecodesComeFirstAndAPrefillGetsTheRestOfEachStep) {
   auto options = small();
   options.max_sequences = 64;

@@ -108,25 +108,15 @@ Result<EngineServer::Settings> EngineServer::settings_of(const SimEngineOptions&
     if (Status added = faults.add(fault); !added) return std::move(added).error().wrap("--fault");
   }
 
-  EngineModel::Options& m = s.model;
-  m.block_size = static_cast<uint32_t>(o.block_size);
-  m.num_blocks = static_cast<uint32_t>(o.num_blocks);
-  m.max_sequences = static_cast<uint32_t>(o.max_num_seqs);
-  m.max_batched_tokens = static_cast<uint32_t>(o.max_num_batched_tokens);
-  m.max_model_len = static_cast<uint32_t>(o.max_model_len);
-  m.max_adapters = static_cast<uint32_t>(o.max_loras);
-  m.max_host_adapters = static_cast<uint32_t>(o.max_cpu_loras);
-  m.adapter_load = o.lora_load_time;
-  m.adapter_cold_load = o.lora_cold_load_time;
-  m.max_queued_requests = static_cast<uint32_t>(o.max_num_queued_reqs);
-  m.prefix_caching = !o.no_prefix_caching;
-  m.time_scale = o.time_scale;
-  m.step_time = StepTime(o.decode_ms, o.prefill_tokens_per_second);
-  if (!o.profile.empty()) {
-    Result<StepTime> profile = StepTime::profile(o.profile);
-    if (!profile) return std::move(profile).error().wrap("--profile");
-    m.step_time = *profile;
-  }
+  Result<EngineModel::Options> model = engine_options(o);
+  if (!model.ok()) return std::move(model).error();
+  s.model = *model;
+  s.model.max_adapters = static_cast<uint32_t>(o.max_loras);
+  s.model.max_host_adapters = static_cast<uint32_t>(o.max_cpu_loras);
+  s.model.adapter_load = o.lora_load_time;
+  s.model.adapter_cold_load = o.lora_cold_load_time;
+  s.model.max_queued_requests = static_cast<uint32_t>(o.max_num_queued_reqs);
+  s.model.time_scale = o.time_scale;
   return s;
 }
 

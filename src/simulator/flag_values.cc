@@ -1,6 +1,10 @@
 #include "simulator/flag_values.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "base/units.h"
 
 namespace penstock::simulator {
 
@@ -31,6 +35,8 @@ Result<config::Node> node_of_flags(FlagValues flags, const std::vector<config::P
       Result<config::Node> parsed = config::parse_document(value, "--" + name);
       if (!parsed) return std::move(parsed).error();
       scalar = std::move(parsed).value();
+      if (scalar.is_null())
+        return invalid_config(fmt::format("--{}: expected {}, got \"{}\"", name, doc->type, value));
       scalar.line = 0;  // a flag has none
     }
     if (known != node.members.end()) {
@@ -40,6 +46,28 @@ Result<config::Node> node_of_flags(FlagValues flags, const std::vector<config::P
     }
   }
   return node;
+}
+
+namespace {
+
+template <typename T>
+void fail_outside(config::Binder& b, std::string_view name, const T& value, const T& low, const T& high) {
+  b.fail(name, fmt::format("{} is not between {} and {}", value, low, high));
+}
+
+}  // namespace
+
+void within(config::Binder& b, std::string_view name, int64_t value, int64_t low, int64_t high) {
+  if (value < low || value > high) fail_outside(b, name, value, low, high);
+}
+
+void within(config::Binder& b, std::string_view name, double value, double low, double high) {
+  if (!(value >= low && value <= high)) fail_outside(b, name, value, low, high);
+}
+
+void within(config::Binder& b, std::string_view name, Duration value, Duration low, Duration high) {
+  if (value < low || value > high)
+    fail_outside(b, name, format_duration(value), format_duration(low), format_duration(high));
 }
 
 }  // namespace penstock::simulator

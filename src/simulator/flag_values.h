@@ -1,11 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "config/node.h"
 #include "config/params.h"
@@ -17,8 +19,14 @@ using FlagValues = std::span<const std::pair<std::string, std::string>>;
 
 // The map that config::decode_params() takes, made from flags whose types `docs` tells: a name may repeat
 // where its type is a list; of others the last one counts. Booleans take "true" and "false". Errors name
-// flag and value.
+// flag and value; only texts may be empty.
 Result<config::Node> node_of_flags(FlagValues flags, const std::vector<config::ParamDoc>& docs);
+
+// For a bind() function: fails with "<value> is not between <low> and <high>". Both ends are allowed, NaN is
+// not.
+void within(config::Binder& b, std::string_view name, int64_t value, int64_t low, int64_t high);
+void within(config::Binder& b, std::string_view name, double value, double low, double high);
+void within(config::Binder& b, std::string_view name, Duration value, Duration low, Duration high);
 
 // An Options struct with a function bind(config::Binder&, Options&), as documentation and from flags.
 template <typename Options>

@@ -25,19 +25,8 @@ void bind(config::Binder& b, SimEngineOptions& o) {
   int64_t seed = static_cast<int64_t>(o.seed);
   b.field("seed", seed, "", "Equal seeds give equal answers, ids and faults.");
   o.seed = static_cast<uint64_t>(seed);
-  b.field("profile", o.profile, "",
-          "Measured step times: llama3-8b-h100 or llama3-8b-a100; empty: the two rates.");
-  b.field("prefill-tokens-per-second", o.prefill_tokens_per_second, "tokens/s",
-          "Prefill speed; 0: no time at all.");
-  b.field("decode-ms", o.decode_ms, "ms", "Length of one step of the batch without prefill.");
+  bind(b, static_cast<EngineFlags&>(o));
   b.field("time-scale", o.time_scale, "ratio", "Multiplies every duration; 0: none takes time.");
-  b.field("block-size", o.block_size, "tokens", "Tokens of a KV cache block.");
-  b.field("num-blocks", o.num_blocks, "blocks", "KV cache blocks; one is reserved.");
-  b.field("max-num-seqs", o.max_num_seqs, "requests", "Sequences running at once.");
-  b.field("max-num-batched-tokens", o.max_num_batched_tokens, "tokens",
-          "Tokens of one step; longer prompts are chunked.");
-  b.field("max-model-len", o.max_model_len, "tokens",
-          "Longest prompt and answer together; at most what the blocks hold.");
   b.field("max-loras", o.max_loras, "adapters", "Distinct adapters in one step.");
   b.field("max-cpu-loras", o.max_cpu_loras, "adapters",
           "Adapters kept in host memory; 0: as many as max-loras.");
@@ -46,7 +35,6 @@ void bind(config::Binder& b, SimEngineOptions& o) {
           "Time to bring an adapter from disk to host memory.");
   b.field("max-num-queued-reqs", o.max_num_queued_reqs, "requests",
           "Waiting and running requests beyond which the engine answers 503; 0: no limit.");
-  b.field("no-prefix-caching", o.no_prefix_caching, "", "Switch prefix reuse off.");
   b.field("output-tokens", o.output_tokens, "tokens",
           "Mean length of answers; 0: max_tokens of the request, or 64 where it has none.");
   b.field("enable-prompt-tokens-details", o.enable_prompt_tokens_details, "",
@@ -58,31 +46,23 @@ void bind(config::Binder& b, SimEngineOptions& o) {
   b.field("record-requests", o.record_requests, "requests", "Requests kept for GET /sim/requests.");
   b.field("fault", o.fault, "", "A fault as JSON, such as {\"status\": 503, \"count\": 10}; may repeat.");
 
-  const auto at_least = [&](std::string_view name, auto value, auto low) {
-    if (value < low) b.fail(name, fmt::format("{} is less than {}", value, low));
-  };
-  const auto within = [&](std::string_view name, int64_t value, int64_t low, int64_t high) {
-    if (value < low || value > high)
-      b.fail(name, fmt::format("{} is not between {} and {}", value, low, high));
-  };
-  within("port", o.port, 0, 65535);
-  within("count", o.count, 1, 1024);
+  within(b, "port", o.port, 0, 65535);
+  within(b, "count", o.count, 1, 1024);
   if (o.port > 0 && o.port <= 65535 && o.count > 0 && o.count > 65536 - o.port)
     b.fail("count", "the last port would be above 65535");
-  within("block-size", o.block_size, 1, 4096);
-  within("num-blocks", o.num_blocks, 2, 1 << 26);
-  within("max-num-seqs", o.max_num_seqs, 1, 1 << 20);
-  within("max-num-batched-tokens", o.max_num_batched_tokens, 1, 1 << 26);
-  within("max-model-len", o.max_model_len, 2, 1 << 26);
-  within("max-loras", o.max_loras, 0, 1024);
-  within("max-cpu-loras", o.max_cpu_loras, 0, 1 << 20);
-  within("max-num-queued-reqs", o.max_num_queued_reqs, 0, 1 << 30);
-  within("output-tokens", o.output_tokens, 0, 1 << 26);
-  within("max-body-bytes", o.max_body_bytes, 1, 1LL << 32);
-  within("record-requests", o.record_requests, 0, 10000);
-  at_least("prefill-tokens-per-second", o.prefill_tokens_per_second, 0.0);
-  at_least("decode-ms", o.decode_ms, 0.0);
-  at_least("time-scale", o.time_scale, 0.0);
+  check_blocks_in_all(b, o, o.count);
+  for (const std::string& name : o.model) {
+    if (name.empty()) b.fail("model", "a name is empty");
+  }
+  within(b, "time-scale", o.time_scale, 0, 1000);
+  within(b, "max-loras", o.max_loras, 0, 1024);
+  within(b, "max-cpu-loras", o.max_cpu_loras, 0, 1 << 20);
+  within(b, "lora-load-time", o.lora_load_time, Duration::zero(), std::chrono::hours(24));
+  within(b, "lora-cold-load-time", o.lora_cold_load_time, Duration::zero(), std::chrono::hours(24));
+  within(b, "max-num-queued-reqs", o.max_num_queued_reqs, 0, 1 << 30);
+  within(b, "output-tokens", o.output_tokens, 0, 1 << 26);
+  within(b, "max-body-bytes", o.max_body_bytes, 1, 1LL << 32);
+  within(b, "record-requests", o.record_requests, 0, 10000);
 }
 
 std::vector<config::ParamDoc> sim_engine_flags() {

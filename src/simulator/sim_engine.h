@@ -11,13 +11,14 @@
 #include "base/result.h"
 #include "config/params.h"
 #include "io/loop.h"
+#include "simulator/engine_flags.h"
 #include "simulator/flag_values.h"
 
 namespace penstock::simulator {
 
 // What `penstock sim engine` takes; the names in bind() are the flags'. Several engines run in one
 // process, on consecutive ports, each with its own cache and state.
-struct SimEngineOptions {
+struct SimEngineOptions : EngineFlags {
   std::string host = "127.0.0.1";
   int64_t port = 8000;               // of the first engine; 0: the system chooses each
   int64_t count = 1;                 // engines
@@ -28,21 +29,12 @@ struct SimEngineOptions {
   std::string api_key;  // empty: open
   uint64_t seed = 0;
 
-  std::string profile;                       // named step times; empty: the two rates below
-  double prefill_tokens_per_second = 40000;  // 0: prefill takes no time
-  double decode_ms = 5;                      // a step
-  double time_scale = 1.0;                   // multiplies every duration
-  int64_t block_size = 16;                   // tokens
-  int64_t num_blocks = 26311;
-  int64_t max_num_seqs = 256;             // running at once
-  int64_t max_num_batched_tokens = 8192;  // a step
-  int64_t max_model_len = 262144;         // tokens
-  int64_t max_loras = 4;                  // distinct adapters in one step
-  int64_t max_cpu_loras = 0;              // adapters in host memory; 0: max_loras
-  Duration lora_load_time{};              // host memory to GPU
-  Duration lora_cold_load_time{};         // disk to host memory
-  int64_t max_num_queued_reqs = 0;        // 0: no limit
-  bool no_prefix_caching = false;
+  double time_scale = 1.0;          // multiplies every duration
+  int64_t max_loras = 4;            // distinct adapters in one step
+  int64_t max_cpu_loras = 0;        // adapters in host memory; 0: max_loras
+  Duration lora_load_time{};        // host memory to GPU
+  Duration lora_cold_load_time{};   // disk to host memory
+  int64_t max_num_queued_reqs = 0;  // 0: no limit
   int64_t output_tokens =
       0;  // mean length of answers that nothing else limits; 0: 64 where max_tokens is absent
   bool enable_prompt_tokens_details = false;

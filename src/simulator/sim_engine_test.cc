@@ -521,6 +521,16 @@ TEST(SimEngineFlags, AreDecodedStrictlyFromOneTable) {
   EXPECT_FALSE(parse_sim_engine_flags(Flags{{"prot", "1"}}).ok());
   EXPECT_FALSE(parse_sim_engine_flags(Flags{{"port", "70000"}}).ok());
   EXPECT_FALSE(parse_sim_engine_flags(Flags{{"port", "x"}}).ok());
+  const auto error = [](const Flags& flags) {
+    const auto parsed = parse_sim_engine_flags(flags);
+    return parsed.ok() ? std::string("no error") : parsed.error().message;
+  };
+  EXPECT_EQ(error({{"model", "a"}, {"model", ""}}), "sim engine: model: a name is empty");
+  EXPECT_EQ(error({{"count", "1024"}, {"port", "0"}, {"num-blocks", "16000000"}}),
+            "sim engine: num-blocks: 1024 engines of 16000000 blocks are more than 67108864 blocks in all");
+  EXPECT_EQ(error({{"time-scale", "1e300"}}), "sim engine: time-scale: 1e+300 is not between 0 and 1000");
+  EXPECT_EQ(error({{"lora-load-time", "-5s"}}),
+            "sim engine: lora-load-time: -5s is not between 0s and 24h0m0s");
   for (const config::ParamDoc& doc : sim_engine_flags()) EXPECT_FALSE(doc.text.empty()) << doc.name;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -15,6 +14,10 @@ namespace {
 uint64_t edge_of(uint32_t parent, const PromptPiece& piece) {
   const uint64_t words[] = {parent, piece.id, piece.answer ? 1U : 0U};
   return XXH3_64bits(words, sizeof words);
+}
+
+double share_of(uint64_t part, uint64_t all) {
+  return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
 }
 
 // Milliseconds to compute tokens [computed, total) of a prompt alone, in chunks of a step.
@@ -32,6 +35,16 @@ double prefill_ms(const EngineModel::Options& engine, uint32_t computed, uint32_
   return ms;
 }
 
+// When requests would arrive if answers took no time.
+std::vector<Duration> earliest_arrivals(const Workload& workload) {
+  std::vector<Duration> out;
+  for (const FleetRequest& request : workload.requests) {
+    const bool waits = request.after != FleetRequest::kNone;
+    out.push_back(waits ? std::max(request.at, out[request.after] + request.pause) : request.at);
+  }
+  return out;
+}
+
 // The last token of a prompt is always computed, and blocks are hit as a whole.
 uint32_t hit_tokens(uint32_t seen, uint32_t input, uint32_t block) {
   return std::min(seen, input - 1) / block * block;
@@ -39,46 +52,49 @@ uint32_t hit_tokens(uint32_t seen, uint32_t input, uint32_t block) {
 
 }  // namespace
 
-PromptTree::PromptTree(const Workload& workload) : workload_(workload) {
-  std::unordered_map<uint64_t, uint32_t> children;
+PromptTree::PromptTree(const Workload& workload, const FleetOptions& fleet) : workload_(workload) {
   // Answers that some prompt repeats.
   std::unordered_set<uint64_t> asked_again;
   for (const PromptPiece& piece : workload.pieces) {
     if (piece.answer) asked_again.insert(piece.id);
   }
+  const std::vector<Duration> arrivals = earliest_arrivals(workload);
   tokens_.push_back(0);
-  const auto child = [&](uint32_t parent, const PromptPiece& piece) {
-    const auto [place, fresh] = children.try_emplace(edge_of(parent, piece), 0U);
-    if (fresh) {
-      place->second = static_cast<uint32_t>(tokens_.size());
-      tokens_.push_back(0);
-    }
-    return place->second;
-  };
   piece_nodes_.resize(workload.pieces.size());
-  for (const FleetRequest& request : workload.requests) {
+  for (size_t index = 0; index < workload.requests.size(); ++index) {
+    const FleetRequest& request = workload.requests[index];
+    taken_.push_back(takes_prompt(fleet.engine, request.input_tokens));
+    counts_.push_back(taken_.back() && arrivals[index] >= fleet.warm_up);
+    seen_.push_back(0);
+    answers_.push_back(kRoot);
+    if (!taken_.back()) continue;
+    if (counts_.back()) counted_tokens_ += request.input_tokens;
     uint32_t node = kRoot;
-    uint32_t seen = 0;
     bool all_seen = true;
     for (uint32_t i = request.first_piece; i < request.first_piece + request.pieces; ++i) {
       const PromptPiece& piece = workload.pieces[i];
       node = child(node, piece);
       piece_nodes_[i] = node;
-      if (all_seen) seen += std::min(tokens_[node], piece.tokens);
+      if (all_seen) seen_.back() += std::min(tokens_[node], piece.tokens);
       all_seen = all_seen && tokens_[node] >= piece.tokens;
       tokens_[node] = std::max(tokens_[node], piece.tokens);
     }
-    seen_.push_back(seen);
-    uint32_t answer = kRoot;
     if (request.output_tokens > 1 && asked_again.contains(request.answer_seed)) {
-      answer = child(node, {request.answer_seed, 0, true});
+      const uint32_t answer = child(node, {request.answer_seed, 0, true});
       tokens_[answer] = std::max(tokens_[answer], request.output_tokens - 1);
+      answers_.back() = answer;
     }
-    answers_.push_back(answer);
   }
 }
 
+uint32_t PromptTree::child(uint32_t parent, const PromptPiece& piece) {
+  const auto [place, fresh] = children_.try_emplace(edge_of(parent, piece), node_count());
+  if (fresh) tokens_.push_back(0);
+  return place->second;
+}
+
 std::vector<uint32_t> PromptTree::path(size_t index) const {
+  if (!taken_[index]) return {};
   const FleetRequest& request = workload_.requests[index];
   const auto begin = piece_nodes_.begin() + request.first_piece;
   return {begin, begin + request.pieces};
@@ -110,7 +126,8 @@ double clairvoyant_hit_ratio(const Workload& workload, const PromptTree& tree, u
       const uint32_t node = touched[i][k];
       const bool is_held = held_until[node] != 0;
       hitting = hitting && is_held && k < request.pieces;
-      if (hitting) hits += std::min(tree.tokens(node), workload.pieces[request.first_piece + k].tokens);
+      if (hitting && tree.counts(i))
+        hits += std::min(tree.tokens(node), workload.pieces[request.first_piece + k].tokens);
       if (is_held) {
         held.erase({held_until[node] - 1, node});
         used -= tree.tokens(node);
@@ -128,26 +145,25 @@ double clairvoyant_hit_ratio(const Workload& workload, const PromptTree& tree, u
       held.erase(last);
     }
   }
-  const uint64_t all = workload.input_tokens();
-  return all == 0 ? 0 : static_cast<double>(hits) / static_cast<double>(all);
+  return share_of(hits, tree.counted_tokens());
 }
 
-FleetBound bound_of(const Workload& workload, const EngineModel::Options& engine, uint32_t engines) {
+FleetBound bound_of(const Workload& workload, const FleetOptions& fleet) {
+  const EngineModel::Options& engine = fleet.engine;
   FleetBound out;
-  const PromptTree tree(workload);
+  const PromptTree tree(workload, fleet);
   std::vector<double> ttft;
   uint64_t hits = 0;
   for (size_t i = 0; i < workload.requests.size(); ++i) {
-    const FleetRequest& request = workload.requests[i];
-    if (request.input_tokens == 0 || request.input_tokens >= engine.max_model_len) continue;
+    if (!tree.counts(i)) continue;
+    const uint32_t input = workload.requests[i].input_tokens;
     const uint32_t hit =
-        engine.prefix_caching ? hit_tokens(tree.seen_tokens(i), request.input_tokens, engine.block_size) : 0;
+        engine.prefix_caching ? hit_tokens(tree.seen_tokens(i), input, engine.block_size) : 0;
     hits += hit;
-    ttft.push_back(prefill_ms(engine, hit, request.input_tokens));
+    ttft.push_back(prefill_ms(engine, hit, input));
   }
-  const uint64_t all = workload.input_tokens();
-  if (all > 0) out.hit_ratio_unlimited = static_cast<double>(hits) / static_cast<double>(all);
-  const uint64_t capacity = static_cast<uint64_t>(engine.num_blocks - 1) * engine.block_size * engines;
+  out.hit_ratio_unlimited = share_of(hits, tree.counted_tokens());
+  const uint64_t capacity = static_cast<uint64_t>(engine.num_blocks - 1) * engine.block_size * fleet.engines;
   if (engine.prefix_caching) {
     out.hit_ratio_clairvoyant =
         std::min(out.hit_ratio_unlimited, clairvoyant_hit_ratio(workload, tree, capacity));

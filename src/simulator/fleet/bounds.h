@@ -1,16 +1,17 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
-#include "simulator/engine_model.h"
 #include "simulator/fleet/fleet.h"
 #include "simulator/fleet/workload.h"
 
 namespace penstock::simulator {
 
-// What no policy can better, computed from the workload in the order of its arrivals by somebody who knows
-// all of it.
+// What no policy can better, computed from the workload in the order of its requests by somebody who knows
+// all of it. Of the same requests as a report: those that engines take and that arrive after the warm-up.
+// (One that waits for an answer is taken to arrive as if answers took no time.)
 struct FleetBound {
   // Tokens that a prompt begins with and that some earlier prompt or answer had too, in full blocks of the
   // engine, over all tokens: one cache for all engines, without limit.
@@ -21,15 +22,19 @@ struct FleetBound {
   // To the first token when every request finds an idle engine with all of the unlimited hit in its cache.
   Quantiles ttft_ms;
 };
-FleetBound bound_of(const Workload& workload, const EngineModel::Options& engine, uint32_t engines);
+FleetBound bound_of(const Workload& workload, const FleetOptions& fleet);
 
-// The tree of all prompts: pieces are edges. Tells which part of each prompt was there before.
+// The tree of all prompts that the fleet's engines take: pieces are edges. Tells which part of each prompt
+// was there before. The workload outlives it.
 class PromptTree {
  public:
-  explicit PromptTree(const Workload& workload);
+  PromptTree(const Workload& workload, const FleetOptions& fleet);
 
   static constexpr uint32_t kRoot = 0;
-  // Nodes of request `index`'s prompt from the first piece on.
+  // Whether the request counts (FleetBound); the prompt tokens of all that do.
+  bool counts(size_t index) const { return counts_[index]; }
+  uint64_t counted_tokens() const { return counted_tokens_; }
+  // Nodes of request `index`'s prompt from the first piece on; none when it is refused.
   std::vector<uint32_t> path(size_t index) const;
   // Of the tokens at the beginning of request `index`'s prompt those that earlier requests left.
   uint32_t seen_tokens(size_t index) const { return seen_[index]; }
@@ -40,15 +45,21 @@ class PromptTree {
   uint32_t tokens(uint32_t node) const { return tokens_[node]; }
 
  private:
+  uint32_t child(uint32_t parent, const PromptPiece& piece);
+
   const Workload& workload_;
-  std::vector<uint32_t> piece_nodes_;  // by piece of the workload
+  std::vector<bool> taken_;
+  std::vector<bool> counts_;
+  uint64_t counted_tokens_ = 0;
+  std::unordered_map<uint64_t, uint32_t> children_;  // by hash of parent and piece
+  std::vector<uint32_t> piece_nodes_;                // by piece of the workload
   std::vector<uint32_t> seen_;
   std::vector<uint32_t> answers_;
   std::vector<uint32_t> tokens_;  // by node
 };
 
-// Hits over all pieces' tokens when one cache of `capacity_tokens` serves everybody and gives up what is
-// needed again last.
+// Hits of the requests that count over their tokens when one cache of `capacity_tokens` serves everybody and
+// gives up what is needed again last.
 double clairvoyant_hit_ratio(const Workload& workload, const PromptTree& tree, uint64_t capacity_tokens);
 
 }  // namespace penstock::simulator

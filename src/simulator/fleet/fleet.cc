@@ -38,6 +38,15 @@ double balance_of(const std::vector<uint64_t>& shares) {
          static_cast<double>(shares.size()) / static_cast<double>(sum);
 }
 
+FleetGateway::Options gateway_options(const FleetOptions& fleet, uint32_t number) {
+  return {.seed = mixed(fleet.seed, number),
+          .engines = fleet.engines,
+          .block_size = fleet.engine.block_size,
+          .num_blocks = fleet.engine.num_blocks,
+          .scrape_interval = fleet.scrape_interval,
+          .staleness = fleet.staleness};
+}
+
 // One run: a heap of what happens next, and what happens then. At one instant engines end their steps before
 // pages are scraped, before anybody looks at the balance, before requests arrive; equals in the order in
 // which they were planned.
@@ -51,26 +60,18 @@ class Run {
   Result<FleetReport> run() {
     for (uint32_t i = 0; i < options_.engines; ++i) {
       engines_.push_back(std::make_unique<EngineModel>(options_.engine));
-      requests_at_.push_back(0);
+      report_.engine_requests.push_back(0);
       work_at_.push_back(0);
     }
-    const EngineModel::Options& engine = engines_.front()->options();
     for (uint32_t i = 0; i < options_.gateways; ++i) {
-      FleetGateway::Options gateway;
-      gateway.seed = mixed(options_.seed, i);
-      gateway.engines = options_.engines;
-      gateway.block_size = engine.block_size;
-      gateway.num_blocks = engine.num_blocks;
-      gateway.scrape_interval = options_.scrape_interval;
-      gateway.staleness = options_.staleness;
-      auto made = FleetGateway::create(policy_, gateway, clock_);
+      auto made = FleetGateway::create(policy_, gateway_options(options_, i), clock_);
       if (!made.ok()) return std::move(made).error();
       gateways_.push_back(std::move(made).value());
     }
     wait_for_predecessors();
     if (!workload_.requests.empty()) {
       plan_scrapes();
-      plan(start_, Kind::kSample, 0);
+      plan(start_ + options_.warm_up, Kind::kSample, 0);
     }
     plan_next_arrival();
     while (open_ > 0 && !heap_.empty()) {
@@ -215,7 +216,7 @@ class Run {
     const TimePoint now = clock_.now();
     const bool counted = now - start_ >= options_.warm_up;
     if (counted) ++report_.requests;
-    if (request.input_tokens == 0 || request.input_tokens >= engines_.front()->options().max_model_len) {
+    if (!takes_prompt(options_.engine, request.input_tokens)) {
       if (counted) ++report_.refused;
       release_followers(index);
       return;
@@ -238,12 +239,14 @@ class Run {
         static_cast<uint32_t>(mixed(options_.seed ^ 0x6A7E3A75ULL, index) % options_.gateways);
     Result<FleetGateway::Choice> choice = gateways_[gateway]->decide(prompt);
     if (!choice.ok()) {
-      if (counted) ++report_.rejected;
-      if (report_.rejection.empty()) report_.rejection = choice.error().message;
+      if (counted) {
+        ++report_.rejected;
+        if (report_.rejection.empty()) report_.rejection = choice.error().message;
+      }
       release_followers(index);
       return;
     }
-    if (choice->fallback) ++report_.fallbacks;
+    if (counted && choice->fallback) ++report_.fallbacks;
     submit(index, gateway, *choice, counted);
   }
 
@@ -266,7 +269,7 @@ class Run {
       idle_flights_.pop_back();
     }
     flights_[number] = Flight{index, gateway, choice.engine, choice.handle, now, kNever, 0, counted};
-    if (counted) ++requests_at_[choice.engine];
+    if (counted) ++report_.engine_requests[choice.engine];
 
     EngineModel& engine = *engines_[choice.engine];
     const bool busy = engine.next_event().has_value();
@@ -310,7 +313,6 @@ class Run {
     ++flight.tokens;
     if (event.index == 0) {
       flight.first_token_at = event.at;
-      work_at_[flight.engine] += request.input_tokens - event.cached_tokens;
       first_token(flight, request, event.cached_tokens);
     } else if (gateway.wants_tokens()) {
       gateway.token(flight.handle);
@@ -339,6 +341,7 @@ class Run {
     if (!flight.counted) return;
     report_.input_tokens += request.input_tokens;
     report_.cached_tokens += cached;
+    work_at_[flight.engine] += request.input_tokens - cached;
     ttft_ms_.push_back(to_millis(flight.first_token_at - flight.arrived_at));
   }
 
@@ -353,7 +356,7 @@ class Run {
     report_.queue_balance = queue_.ratio();
     report_.load_balance = load_.ratio();
     if (looks_ > 0) report_.mean_queue = queue_.mean / static_cast<double>(looks_);
-    report_.request_balance = balance_of(requests_at_);
+    report_.request_balance = balance_of(report_.engine_requests);
     report_.work_balance = balance_of(work_at_);
     for (const auto& engine : engines_) report_.preemptions += engine->stats().preemptions;
     report_.simulated_seconds = to_seconds(clock_.now() - start_);
@@ -385,7 +388,6 @@ class Run {
   Balance queue_;
   Balance load_;
   uint64_t looks_ = 0;
-  std::vector<uint64_t> requests_at_;
   std::vector<uint64_t> work_at_;
 
   std::vector<uint32_t> tokens_;    // scratch
@@ -417,6 +419,16 @@ Result<FleetReport> run_fleet(const FleetOptions& options, const Workload& workl
                               const FleetPolicy& policy) {
   assert(options.engines > 0 && options.gateways > 0 && options.sample_interval > Duration::zero());
   return Run(options, workload, policy).run();
+}
+
+Status check_policy(const FleetOptions& options, const FleetPolicy& policy) {
+  const ManualClock clock;
+  const auto made = FleetGateway::create(policy, gateway_options(options, 0), clock);
+  return made.ok() ? Status() : made.error();
+}
+
+bool takes_prompt(const EngineModel::Options& engine, uint32_t tokens) {
+  return tokens > 0 && tokens < engine.context();
 }
 
 double prefill_tokens_per_second(const EngineModel::Options& engine) {

@@ -21,7 +21,7 @@ struct FleetOptions {
   Duration scrape_interval = std::chrono::milliseconds(200);
   Duration staleness = std::chrono::seconds(2);              // age from which a signal is stale
   Duration sample_interval = std::chrono::milliseconds(50);  // between two looks at the balance
-  Duration warm_up{};  // requests that arrive before are served and not counted
+  Duration warm_up{};  // what arrives before is served and counts in no figure
   // No page answers from each multiple of stall_every on, for stall_for. 0: they always do.
   Duration stall_every{};
   Duration stall_for{};
@@ -39,16 +39,17 @@ struct Quantiles {
 // does not exceed.
 Quantiles quantiles_of(std::vector<double>& values);
 
-// What one policy made of a workload. A balance says how evenly something lies on the engines: the largest
-// share over the mean share; 1 is even, the number of engines is all on one, 0: there was nothing.
+// What one policy made of the requests that arrived after the warm-up. A balance says how evenly something
+// lies on the engines: the largest share over the mean share; 1 is even, the number of engines is all on one,
+// 0: there was nothing.
 struct FleetReport {
   std::string policy;
-  uint64_t requests = 0;  // counted: arrived after the warm-up
+  uint64_t requests = 0;
   uint64_t finished = 0;
   uint64_t refused = 0;    // longer than the engines' context
   uint64_t rejected = 0;   // by the policy
   std::string rejection;   // why, the first time
-  uint64_t fallbacks = 0;  // decisions in a fallback state, of all requests
+  uint64_t fallbacks = 0;  // decisions in a fallback state
 
   Quantiles ttft_ms;
   Quantiles tpot_ms;  // of answers with at least two tokens
@@ -58,14 +59,16 @@ struct FleetReport {
   uint64_t output_tokens = 0;
   double hit_ratio = 0;  // cached / input tokens
 
-  // Of looks every sample_interval: the sum of the largest values over the sum of the means.
-  double queue_balance = 0;  // requests that wait in an engine
-  double load_balance = 0;   // requests that wait or run there
-  double peak_queue = 0;     // the longest queue seen
-  double mean_queue = 0;     // over time and engines
-  // Over the whole run.
+  // Of looks every sample_interval from the warm-up on: the sum of the largest values over the sum of the
+  // means.
+  double queue_balance = 0;               // requests that wait in an engine
+  double load_balance = 0;                // requests that wait or run there
+  double peak_queue = 0;                  // the longest queue seen
+  double mean_queue = 0;                  // over time and engines
+  std::vector<uint64_t> engine_requests;  // by engine
   double request_balance = 0;
   double work_balance = 0;  // prompt tokens computed
+  // Over the whole run.
   uint64_t preemptions = 0;
   double simulated_seconds = 0;  // until the last answer
 };
@@ -75,6 +78,12 @@ struct FleetReport {
 // inputs give equal reports. Errors: the policy cannot be loaded. No network, no threads, no real time.
 Result<FleetReport> run_fleet(const FleetOptions& options, const Workload& workload,
                               const FleetPolicy& policy);
+
+// Whether run_fleet() could load the policy; its error.
+Status check_policy(const FleetOptions& options, const FleetPolicy& policy);
+
+// Whether an engine takes a prompt of so many tokens; others are refused.
+bool takes_prompt(const EngineModel::Options& engine, uint32_t tokens);
 
 // Prompt tokens a second that an idle engine computes in chunks as long as a step takes; 0: no time at all.
 double prefill_tokens_per_second(const EngineModel::Options& engine);

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <optional>
 
 #include "signals/plugins.h"
+#include "signals/scraper.h"
 
 namespace penstock::simulator {
 
@@ -87,7 +89,7 @@ Status FleetGateway::load(const FleetPolicy& policy) {
     scrape_interval_ = options_.scrape_interval;
     const auto* metrics = dynamic_cast<const signals::MetricsDataSource*>(source.source);
     if (metrics == nullptr || metrics->params().interval <= Duration::zero()) continue;
-    scrape_interval_ = metrics->params().interval;
+    scrape_interval_ = std::max(metrics->params().interval, signals::kMinScrapeInterval);
     break;
   }
   wants_tokens_ = !loaded->response_hooks.empty();

@@ -89,12 +89,17 @@ TEST(FleetGatewayTest, OnlyTheNamedEngineIsUsedWhereOneIsNamed) {
   }
 }
 
-TEST(FleetGatewayTest, AConfigurationsOwnScrapeIntervalIsKept) {
+TEST(FleetGatewayTest, AConfigurationsOwnScrapeIntervalIsKeptAndRaisedAsServeDoes) {
   ManualClock clock;
-  const auto g = gateway(
-      "plugins:\n- type: queue-scorer\n- type: metrics-data-source\n  parameters: {interval: 1s}\n", clock);
-  ASSERT_NE(g, nullptr);
-  EXPECT_EQ(g->scrape_interval(), std::chrono::seconds(1));
+  const auto interval = [&](const std::string& text) {
+    const auto g = gateway(
+        "plugins:\n- type: queue-scorer\n- type: metrics-data-source\n  parameters: {interval: " + text +
+            "}\n",
+        clock);
+    return g == nullptr ? Duration::zero() : g->scrape_interval();
+  };
+  EXPECT_EQ(interval("1s"), std::chrono::seconds(1));
+  EXPECT_EQ(interval("1ns"), std::chrono::milliseconds(50));
 }
 
 }  // namespace

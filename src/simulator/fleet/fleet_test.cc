@@ -47,6 +47,7 @@ TEST(FleetTest, RoundRobinGivesEveryEngineTheSame) {
       run_fleet(small_fleet(4), strangers(40, std::chrono::milliseconds(5), 500, 10), policy("round-robin"));
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->finished, 40U);
+  EXPECT_EQ(report->engine_requests, std::vector<uint64_t>(4, 10));
   EXPECT_DOUBLE_EQ(report->request_balance, 1.0);
   EXPECT_DOUBLE_EQ(report->work_balance, 1.0);
 }

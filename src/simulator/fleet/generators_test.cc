@@ -12,8 +12,7 @@ namespace penstock::simulator {
 namespace {
 
 double unlimited_hit_ratio(const Workload& workload) {
-  EngineModel::Options engine = instant_fleet(1, 10).engine;
-  return bound_of(workload, engine, 1).hit_ratio_unlimited;
+  return bound_of(workload, instant_fleet(1, 1U << 20U)).hit_ratio_unlimited;
 }
 
 TEST(GeneratorsTest, EveryKindIsDrawnInOrderOfTimeAndAgainFromItsSeed) {

@@ -32,32 +32,26 @@ struct Shape {
   uint32_t cluster_blocks;
 };
 
-constexpr std::array<double, 12> kConversationDepths = {8028, 2048, 805, 398, 219, 133,
-                                                        87,   64,   48,  42,  29,  24};
-constexpr Knots kConversationInput = {891,   894,   901,   964,   2306,   6909,
-                                      15367, 27367, 39550, 85400, 121301, 126195};
-constexpr Knots kConversationOutput = {1, 3, 10, 24, 156, 350, 472, 597, 698, 1119, 2000, 2000};
-constexpr Knots kConversationGap = {0, 12, 27, 42, 66, 123, 270, 480, 612, 1470, 2667, 3030};
-constexpr Knots kConversationGrowth = {-416, 0, 20, 64, 263, 473, 864, 4699, 7583, 17030, 38860, 91918};
 constexpr std::array<double, 1> kOneCluster = {1.0};
 constexpr std::array<double, 3> kToolClusters = {0.46, 0.39, 0.15};
 
 const Shape& shape_of(MooncakeTrace trace) {
-  static const Shape kConversation{.rate = 3.40,
-                                   .input = kConversationInput,
-                                   .output = kConversationOutput,
-                                   .gap = kConversationGap,
-                                   .growth = kConversationGrowth,
-                                   .depths = kConversationDepths,
-                                   .deeper = 0.8,
-                                   .max_depth = 43,
-                                   .input_factor = 0.87,
-                                   .output_factor = 1,
-                                   .chain_from = 0,
-                                   .single_to = 1,
-                                   .long_gaps_for_long = false,
-                                   .clusters = kOneCluster,
-                                   .cluster_blocks = 1};
+  static const Shape kConversation{
+      .rate = 3.40,
+      .input = {891, 894, 901, 964, 2306, 6909, 15367, 27367, 39550, 85400, 121301, 126195},
+      .output = {1, 3, 10, 24, 156, 350, 472, 597, 698, 1119, 2000, 2000},
+      .gap = {0, 12, 27, 42, 66, 123, 270, 480, 612, 1470, 2667, 3030},
+      .growth = {-416, 0, 20, 64, 263, 473, 864, 4699, 7583, 17030, 38860, 91918},
+      .depths = {8028, 2048, 805, 398, 219, 133, 87, 64, 48, 42, 29, 24},
+      .deeper = 0.8,
+      .max_depth = 43,
+      .input_factor = 0.87,
+      .output_factor = 1,
+      .chain_from = 0,
+      .single_to = 1,
+      .long_gaps_for_long = false,
+      .clusters = kOneCluster,
+      .cluster_blocks = 1};
   static const Shape kSynthetic{
       .rate = 3.91,
       .input = {13, 16, 22, 30, 277, 11587, 23175, 38611, 48905, 66456, 191373, 191378},
@@ -75,21 +69,15 @@ const Shape& shape_of(MooncakeTrace trace) {
       .clusters = {},
       .cluster_blocks = 0};
   // Known are the averages (8,596 / 182 tokens), the cache ratio and the three clusters.
-  static const Shape kToolAgent{.rate = 6.67,
-                                .input = kConversationInput,
-                                .output = kConversationOutput,
-                                .gap = kConversationGap,
-                                .growth = kConversationGrowth,
-                                .depths = kConversationDepths,
-                                .deeper = 0.8,
-                                .max_depth = 43,
-                                .input_factor = 0.53,
-                                .output_factor = 0.54,
-                                .chain_from = 0,
-                                .single_to = 1,
-                                .long_gaps_for_long = false,
-                                .clusters = kToolClusters,
-                                .cluster_blocks = 6};
+  static const Shape kToolAgent = [] {
+    Shape shape = kConversation;
+    shape.rate = 6.67;
+    shape.input_factor = 0.53;
+    shape.output_factor = 0.54;
+    shape.clusters = kToolClusters;
+    shape.cluster_blocks = 6;
+    return shape;
+  }();
   switch (trace) {
     case MooncakeTrace::kConversation:
       return kConversation;

@@ -2,16 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+
+#include "config/files.h"
 
 namespace penstock::simulator {
 
 namespace {
-
-constexpr size_t kMaxConfigBytes = 1 << 20;
 
 struct Entry {
   BuiltinPolicy shown;
@@ -75,6 +74,8 @@ std::vector<BuiltinPolicy> builtin_policies() {
 }
 
 Result<FleetPolicy> builtin_policy(std::string_view name, double prefill_tokens_per_second) {
+  constexpr double kAtOnce = 1e9;
+  const double rate = prefill_tokens_per_second > 0 ? std::max(prefill_tokens_per_second, 1.0) : kAtOnce;
   std::string known;
   for (const Entry& entry : kPolicies) {
     if (entry.shown.name != name) {
@@ -88,21 +89,19 @@ Result<FleetPolicy> builtin_policy(std::string_view name, double prefill_tokens_
     policy.sticky = name == "sticky-hash";
     constexpr std::string_view kRate = "{rate}";
     if (const size_t at = policy.config.find(kRate); at != std::string::npos)
-      policy.config.replace(at, kRate.size(), fmt::format("{:.0f}", prefill_tokens_per_second));
+      policy.config.replace(at, kRate.size(), fmt::format("{:.0f}", rate));
     return policy;
   }
   return invalid_config(fmt::format("policy \"{}\" is not known; there are: {}", name, known));
 }
 
 Result<FleetPolicy> policy_from_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return invalid_config("failed to load config from a file '" + path + "'");
+  Result<std::string> text = config::load_config_text(path);
+  if (!text.ok()) return std::move(text).error();
   FleetPolicy policy;
   policy.name = std::filesystem::path(path).stem().string();
+  policy.config = std::move(text).value();
   policy.source = path;
-  policy.config.assign(std::istreambuf_iterator<char>(file), {});
-  if (policy.config.size() > kMaxConfigBytes)
-    return invalid_config(fmt::format("{}: longer than {} bytes", path, kMaxConfigBytes));
   return policy;
 }
 

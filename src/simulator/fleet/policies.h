@@ -25,10 +25,11 @@ struct BuiltinPolicy {
 // round-robin, random, least-requests, default, near-tie, expected-ttft, predicted-latency, sticky-hash.
 std::vector<BuiltinPolicy> builtin_policies();
 
-// `prefill_tokens_per_second`: of the fleet's engines, for the policies that reckon in milliseconds. Errors
-// list the names.
+// `prefill_tokens_per_second`: of the fleet's engines, for the policies that reckon in milliseconds; 0: no
+// time at all. Errors list the names.
 Result<FleetPolicy> builtin_policy(std::string_view name, double prefill_tokens_per_second);
-// The document in a file; the policy's name is the file's without its ending.
+// The document in a file; the policy's name is the file's without its ending. Errors are
+// config::load_config_text()'s.
 Result<FleetPolicy> policy_from_file(const std::string& path);
 
 }  // namespace penstock::simulator

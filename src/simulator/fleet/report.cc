@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+
+#include "base/units.h"
 
 namespace penstock::simulator {
 
@@ -41,6 +44,7 @@ Json to_json(const FleetReport& r) {
               {"queue_max_over_mean", rounded(r.queue_balance)},
               {"load_max_over_mean", rounded(r.load_balance)},
               {"requests_max_over_mean", rounded(r.request_balance)},
+              {"engine_requests", r.engine_requests},
               {"computed_tokens_max_over_mean", rounded(r.work_balance)},
               {"mean_queue", rounded(r.mean_queue)},
               {"peak_queue", r.peak_queue},
@@ -59,10 +63,12 @@ std::string quantile_cells(const Quantiles& q) {
 std::string render_text(const FleetComparison& c) {
   std::string out = fmt::format(
       "{}: {} requests, {} prompt tokens, {} answer tokens; {} engines ({}, {} blocks of {}), {} gateway{}, "
-      "scrape every {:.0f} ms, seed {}\n\n",
+      "scrape every {:.0f} ms, seed {}{}\n\n",
       c.workload, c.requests, c.input_tokens, c.output_tokens, c.options.engines, c.profile,
       c.options.engine.num_blocks, c.options.engine.block_size, c.options.gateways,
-      c.options.gateways == 1 ? "" : "s", to_millis(c.options.scrape_interval), c.options.seed);
+      c.options.gateways == 1 ? "" : "s", to_millis(c.options.scrape_interval), c.options.seed,
+      c.options.warm_up > Duration::zero() ? ", not counting the first " + format_duration(c.options.warm_up)
+                                           : "");
   size_t width = 6;
   for (const FleetReport& r : c.policies) width = std::max(width, r.policy.size());
   constexpr std::string_view kBound = "bound";
@@ -86,6 +92,7 @@ std::string render_text(const FleetComparison& c) {
       "work: prompt\ntokens computed.\n",
       c.bound.hit_ratio_clairvoyant);
   for (const FleetReport& r : c.policies) {
+    if (r.requests == 0) out += fmt::format("{}: no request arrived after the warm-up\n", r.policy);
     if (r.refused > 0)
       out += fmt::format("{}: {} requests are longer than the engines' context\n", r.policy, r.refused);
     if (r.rejected > 0)

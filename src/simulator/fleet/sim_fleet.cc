@@ -1,6 +1,9 @@
 #include "simulator/fleet/sim_fleet.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "simulator/fleet/generators.h"
 #include "simulator/fleet/trace_file.h"
@@ -8,8 +11,6 @@
 namespace penstock::simulator {
 
 namespace {
-
-constexpr std::string_view kRates = "rates";
 
 std::string names_of(const auto& entries) {
   std::string out;
@@ -21,7 +22,7 @@ Result<Workload> workload_of(const SimFleetOptions& o) {
   Result<Workload> workload = o.trace.empty() ? generate_workload(o.workload, static_cast<size_t>(o.requests),
                                                                   static_cast<uint64_t>(o.seed))
                                               : read_trace(o.trace, !o.keep_batches);
-  if (!workload.ok()) return workload;
+  if (!workload.ok()) return workload.error().wrap(o.trace.empty() ? "--workload" : "--trace");
   if (o.requests > 0) workload->keep_first(static_cast<size_t>(o.requests));
   if (o.speed != 1) workload->speed_up(o.speed);
   return workload;
@@ -31,19 +32,9 @@ Result<FleetOptions> fleet_of(const SimFleetOptions& o) {
   FleetOptions fleet;
   fleet.engines = static_cast<uint32_t>(o.engines);
   fleet.gateways = static_cast<uint32_t>(o.gateways);
-  fleet.engine.block_size = static_cast<uint32_t>(o.block_size);
-  fleet.engine.num_blocks = static_cast<uint32_t>(o.num_blocks);
-  fleet.engine.max_sequences = static_cast<uint32_t>(o.max_num_seqs);
-  fleet.engine.max_batched_tokens = static_cast<uint32_t>(o.max_num_batched_tokens);
-  fleet.engine.max_model_len = static_cast<uint32_t>(o.max_model_len);
-  fleet.engine.prefix_caching = !o.no_prefix_caching;
-  if (o.profile == kRates) {
-    fleet.engine.step_time = StepTime(o.decode_ms, o.prefill_tokens_per_second);
-  } else {
-    Result<StepTime> profile = StepTime::profile(o.profile);
-    if (!profile.ok()) return profile.error().wrap("--profile");
-    fleet.engine.step_time = *profile;
-  }
+  Result<EngineModel::Options> engine = engine_options(o);
+  if (!engine.ok()) return std::move(engine).error();
+  fleet.engine = *engine;
   fleet.scrape_interval = o.scrape_interval;
   fleet.staleness = o.staleness;
   fleet.stall_every = o.stall_every;
@@ -64,6 +55,9 @@ Result<std::vector<FleetPolicy>> policies_of(const SimFleetOptions& o, double ra
   for (const std::string& path : o.config) {
     Result<FleetPolicy> policy = policy_from_file(path);
     if (!policy.ok()) return policy.error().wrap("--config");
+    const bool taken =
+        std::any_of(out.begin(), out.end(), [&](const FleetPolicy& p) { return p.name == policy->name; });
+    if (taken) policy->name = path;
     out.push_back(std::move(policy).value());
   }
   return out;
@@ -78,7 +72,7 @@ void bind(config::Binder& b, SimFleetOptions& o) {
       "Mooncake publishes them; empty: draw --workload.");
   b.field("workload", o.workload, "", "Kind of requests to draw: " + names_of(workload_kinds()) + ".");
   b.field("requests", o.requests, "requests",
-          "The first so many of the trace, or so many drawn; 0: all, or as many as the kind says.");
+          "The first so many of the trace, or about so many drawn; 0: all, or as many as the kind says.");
   b.field("speed", o.speed, "ratio", "Arrivals come so many times as fast.");
   b.field(
       "keep-batches", o.keep_batches, "",
@@ -91,19 +85,7 @@ void bind(config::Binder& b, SimFleetOptions& o) {
   b.field("engines", o.engines, "engines", "Engines in the fleet.");
   b.field("gateways", o.gateways, "gateways",
           "Gateways that share the requests at random, each with its own view of the engines.");
-  b.field("profile", o.profile, "",
-          "Measured step times: llama3-8b-h100 or llama3-8b-a100; \"rates\": the two rates below.");
-  b.field("prefill-tokens-per-second", o.prefill_tokens_per_second, "tokens/s",
-          "Prefill speed under \"rates\"; 0: no time at all.");
-  b.field("decode-ms", o.decode_ms, "ms", "Length of a step without prefill under \"rates\".");
-  b.field("block-size", o.block_size, "tokens", "Tokens of a KV cache block.");
-  b.field("num-blocks", o.num_blocks, "blocks", "KV cache blocks of an engine; one is reserved.");
-  b.field("max-num-seqs", o.max_num_seqs, "requests", "Sequences running at once on an engine.");
-  b.field("max-num-batched-tokens", o.max_num_batched_tokens, "tokens",
-          "Tokens of one step; longer prompts are chunked.");
-  b.field("max-model-len", o.max_model_len, "tokens",
-          "Longest prompt and answer together; at most what the blocks hold.");
-  b.field("no-prefix-caching", o.no_prefix_caching, "", "Switch the engines' prefix reuse off.");
+  bind(b, static_cast<EngineFlags&>(o));
   b.field("scrape-interval", o.scrape_interval, "", "Time between two looks of a gateway at an engine.");
   b.field("staleness", o.staleness, "", "Age from which a signal is stale.");
   b.field("stall-every", o.stall_every, "", "Every so often no engine's metrics answer; 0: they always do.");
@@ -112,30 +94,20 @@ void bind(config::Binder& b, SimFleetOptions& o) {
   b.field("seed", o.seed, "", "Equal seeds give equal reports.");
   b.field("json", o.json, "", "Print JSON.");
 
-  const auto within = [&](std::string_view name, auto value, auto low, auto high) {
-    if (!(value >= low && value <= high)) b.fail(name, fmt::format("must be between {} and {}", low, high));
-  };
-  within("requests", o.requests, int64_t{0}, static_cast<int64_t>(kMaxGeneratedRequests));
-  within("speed", o.speed, 0.001, 1000.0);
-  within("engines", o.engines, int64_t{1}, int64_t{1024});
-  within("gateways", o.gateways, int64_t{1}, int64_t{64});
-  within("prefill-tokens-per-second", o.prefill_tokens_per_second, 0.0, 1e9);
-  within("decode-ms", o.decode_ms, 0.0, 1e6);
-  within("block-size", o.block_size, int64_t{1}, int64_t{4096});
-  within("num-blocks", o.num_blocks, int64_t{2}, int64_t{1} << 24);
-  within("max-num-seqs", o.max_num_seqs, int64_t{1}, int64_t{1} << 20);
-  within("max-num-batched-tokens", o.max_num_batched_tokens, int64_t{1}, int64_t{1} << 26);
-  within("max-model-len", o.max_model_len, int64_t{2}, int64_t{1} << 26);
-  within("seed", o.seed, int64_t{0}, INT64_MAX);
-  const auto period = [&](std::string_view name, Duration value, Duration low) {
-    if (value < low || value > std::chrono::hours(24))
-      b.fail(name, fmt::format("must be between {} ms and 24 h", to_millis(low)));
-  };
-  period("scrape-interval", o.scrape_interval, std::chrono::milliseconds(1));
-  period("staleness", o.staleness, std::chrono::milliseconds(1));
-  period("stall-every", o.stall_every, Duration::zero());
-  period("stall-for", o.stall_for, Duration::zero());
-  period("warm-up", o.warm_up, Duration::zero());
+  within(b, "requests", o.requests, 0, static_cast<int64_t>(kMaxGeneratedRequests));
+  within(b, "speed", o.speed, 0.01, 1000);
+  within(b, "engines", o.engines, 1, 1024);
+  check_blocks_in_all(b, o, o.engines);
+  within(b, "gateways", o.gateways, 1, 64);
+  within(b, "seed", o.seed, 0, INT64_MAX);
+  constexpr Duration kDay = std::chrono::hours(24);
+  within(b, "scrape-interval", o.scrape_interval, std::chrono::milliseconds(1), kDay);
+  within(b, "staleness", o.staleness, std::chrono::milliseconds(1), kDay);
+  within(b, "stall-every", o.stall_every, Duration::zero(), kDay);
+  within(b, "stall-for", o.stall_for, Duration::zero(), kDay);
+  if ((o.stall_every > Duration::zero()) != (o.stall_for > Duration::zero()))
+    b.fail("stall-every", "has no effect without stall-for, nor that without this");
+  within(b, "warm-up", o.warm_up, Duration::zero(), kDay);
 }
 
 std::vector<config::ParamDoc> sim_fleet_flags() {
@@ -156,6 +128,9 @@ Result<FleetComparison> run_sim_fleet(const SimFleetOptions& options,
   if (!fleet.ok()) return std::move(fleet).error();
   Result<std::vector<FleetPolicy>> policies = policies_of(options, prefill_tokens_per_second(fleet->engine));
   if (!policies.ok()) return std::move(policies).error();
+  for (const FleetPolicy& policy : *policies) {
+    if (Status loads = check_policy(*fleet, policy); !loads.ok()) return std::move(loads).error();
+  }
   Result<Workload> workload = workload_of(options);
   if (!workload.ok()) return std::move(workload).error();
 
@@ -166,7 +141,7 @@ Result<FleetComparison> run_sim_fleet(const SimFleetOptions& options,
   out.output_tokens = workload->output_tokens();
   out.options = *fleet;
   out.profile = options.profile;
-  out.bound = bound_of(*workload, fleet->engine, fleet->engines);
+  out.bound = bound_of(*workload, *fleet);
   for (const FleetPolicy& policy : *policies) {
     progress(policy.name);
     Result<FleetReport> report = run_fleet(*fleet, *workload, policy);

@@ -8,31 +8,25 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "config/params.h"
+#include "simulator/engine_flags.h"
 #include "simulator/flag_values.h"
 #include "simulator/fleet/report.h"
 
 namespace penstock::simulator {
 
 // What `penstock sim fleet` takes; the names in bind() are the flags'.
-struct SimFleetOptions {
+struct SimFleetOptions : EngineFlags {
+  SimFleetOptions() { profile = "llama3-8b-h100"; }
+
   std::string trace;  // a file (trace_file.h); empty: `workload`
   std::string workload = "conversation";
-  int64_t requests = 0;  // 0: all of the trace, the workload's own number
+  int64_t requests = 0;  // at most; 0: all of the trace, the workload's own number
   double speed = 1;
   bool keep_batches = false;
   std::vector<std::string> policy;  // built-in ones
   std::vector<std::string> config;  // files
   int64_t engines = 16;
   int64_t gateways = 1;
-  std::string profile = "llama3-8b-h100";
-  double prefill_tokens_per_second = 40000;  // where the profile is "rates"
-  double decode_ms = 5;
-  int64_t block_size = 16;     // tokens
-  int64_t num_blocks = 26311;  // of each engine
-  int64_t max_num_seqs = 256;
-  int64_t max_num_batched_tokens = 8192;
-  int64_t max_model_len = 262144;
-  bool no_prefix_caching = false;
   Duration scrape_interval = std::chrono::milliseconds(200);
   Duration staleness = std::chrono::seconds(2);
   Duration stall_every{};
@@ -51,7 +45,8 @@ Result<SimFleetOptions> parse_sim_fleet_flags(FlagValues flags);
 std::vector<std::string> default_fleet_policies();
 
 // Runs one workload under one policy after the other. `progress` is told the name of each policy before it
-// runs. Errors: a trace, workload, profile or policy that cannot be had.
+// runs. Errors, all of them before the first policy runs: a trace, workload, profile or policy that cannot be
+// had.
 Result<FleetComparison> run_sim_fleet(const SimFleetOptions& options,
                                       const std::function<void(const std::string& policy)>& progress);
 

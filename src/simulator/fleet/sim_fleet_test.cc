@@ -51,20 +51,47 @@ TEST(SimFleetTest, EqualSeedsPrintEqualJson) {
   EXPECT_EQ(render_json(*first), render_json(*again));
   EXPECT_NE(render_json(*first), render_json(*different));
   EXPECT_NE(render_json(*first).find("\"queue_max_over_mean\": "), std::string::npos);
+  EXPECT_NE(render_json(*first).find("\"engine_requests\": ["), std::string::npos);
 }
 
-TEST(SimFleetTest, AConfigurationFileIsAPolicyNamedAfterIt) {
-  const auto folder = std::filesystem::temp_directory_path() / ("fleet-test-" + std::to_string(::getpid()));
-  std::filesystem::create_directory(folder);
-  const auto path = folder / "least.yaml";
-  std::ofstream(path) << "plugins:\n- type: active-request-scorer\n- type: max-score-picker\n";
+class SimFleetFiles : public testing::Test {
+ protected:
+  SimFleetFiles()
+      : folder_(std::filesystem::temp_directory_path() / ("fleet-test-" + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(folder_ / "other");
+  }
+  ~SimFleetFiles() override { std::filesystem::remove_all(folder_); }
+  std::string write(std::string_view name, std::string_view text) const {
+    std::ofstream(folder_ / name) << text;
+    return folder_ / name;
+  }
+
+  std::filesystem::path folder_;
+};
+
+constexpr std::string_view kLeast = "plugins:\n- type: active-request-scorer\n- type: max-score-picker\n";
+
+TEST_F(SimFleetFiles, AConfigurationFileIsAPolicyNamedAfterIt) {
   SimFleetOptions options = small({});
-  options.config = {path.string()};
+  options.config = {write("least.yaml", kLeast), write("other/least.yaml", kLeast)};
   const auto comparison = run(options);
-  std::filesystem::remove_all(folder);
   ASSERT_TRUE(comparison.ok()) << comparison.error().message;
-  ASSERT_EQ(comparison->policies.size(), 1U);
+  ASSERT_EQ(comparison->policies.size(), 2U);
   EXPECT_EQ(comparison->policies[0].policy, "least");
+  EXPECT_EQ(comparison->policies[1].policy, options.config[1]);  // told from the first one
+}
+
+TEST_F(SimFleetFiles, AConfigurationThatDoesNotLoadIsToldBeforeAnyPolicyRuns) {
+  SimFleetOptions options = small({"random"});
+  options.config = {write("wrong.yaml", "plugins:\n- type: nobody\n")};
+  int runs = 0;
+  const auto comparison = run_sim_fleet(options, [&](const std::string&) { ++runs; });
+  ASSERT_FALSE(comparison.ok());
+  EXPECT_TRUE(
+      comparison.error().message.starts_with(options.config[0] + ": failed to load the configuration"))
+      << comparison.error().message;
+  EXPECT_NE(comparison.error().message.find("'nobody'"), std::string::npos);
+  EXPECT_EQ(runs, 0);
 }
 
 TEST(SimFleetTest, WhatCannotBeHadIsNamedByItsFlag) {
@@ -76,34 +103,92 @@ TEST(SimFleetTest, WhatCannotBeHadIsNamedByItsFlag) {
       error(small({"best"})).starts_with("--policy: policy \"best\" is not known; there are: round-robin, "));
   SimFleetOptions options = small({});
   options.config = {"/no/such.yaml"};
-  EXPECT_EQ(error(options), "--config: failed to load config from a file '/no/such.yaml'");
+  EXPECT_EQ(
+      error(options),
+      "--config: failed to load config from a file '/no/such.yaml': reading /no/such.yaml: No such file or "
+      "directory");
+  options.config = {"/"};
+  EXPECT_EQ(error(options), "--config: failed to load config from a file '/': reading /: Is a directory");
   options = small({});
   options.profile = "tpu";
   EXPECT_TRUE(error(options).starts_with("--profile: timing profile \"tpu\" is not known; there are: "));
   options = small({});
   options.workload = "none";
-  EXPECT_TRUE(error(options).starts_with("workload \"none\" is not known; there are: "));
+  EXPECT_TRUE(error(options).starts_with("--workload: workload \"none\" is not known; there are: "));
   options.trace = "/no/such/trace";
-  EXPECT_EQ(error(options), "cannot read trace '/no/such/trace'");
+  EXPECT_EQ(error(options), "--trace: reading /no/such/trace: No such file or directory");
+}
+
+TEST(SimFleetTest, NoPolicyIsBetterThanTheBoundWhateverIsRefusedOrLeftOut) {
+  SimFleetOptions refusing = small({"default", "round-robin"});
+  refusing.workload = "conversation";
+  refusing.num_blocks = 400;
+  SimFleetOptions warm = small({"default", "sticky-hash"});
+  warm.requests = 200;
+  warm.warm_up = std::chrono::seconds(4);
+  for (const SimFleetOptions& options : {refusing, warm}) {
+    const auto comparison = run(options);
+    ASSERT_TRUE(comparison.ok()) << comparison.error().message;
+    for (const FleetReport& report : comparison->policies) {
+      EXPECT_GT(report.finished, 0U);
+      EXPECT_LT(report.finished, comparison->requests);
+      EXPECT_LE(report.hit_ratio, comparison->bound.hit_ratio_unlimited) << report.policy;
+      EXPECT_GE(report.ttft_ms.mean, comparison->bound.ttft_ms.mean) << report.policy;
+    }
+  }
+}
+
+TEST(SimFleetTest, AWarmUpThatLeavesNothingIsSaid) {
+  SimFleetOptions options = small({"random"});
+  options.warm_up = std::chrono::hours(1);
+  const auto comparison = run(options);
+  ASSERT_TRUE(comparison.ok());
+  const std::string text = render_text(*comparison);
+  EXPECT_NE(text.find(", seed 1, not counting the first 1h0m0s\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\nrandom: no request arrived after the warm-up\n"), std::string::npos) << text;
+  EXPECT_EQ(comparison->policies[0].work_balance, 0);
+  EXPECT_EQ(comparison->policies[0].load_balance, 0);
+}
+
+TEST(SimFleetTest, EnginesThatTakeNoTimeSuitEveryPolicy) {
+  SimFleetOptions options = small({});
+  options.profile = "rates";
+  options.prefill_tokens_per_second = 0;
+  options.decode_ms = 0;
+  for (const BuiltinPolicy& policy : builtin_policies()) options.policy.emplace_back(policy.name);
+  const auto comparison = run(options);
+  ASSERT_TRUE(comparison.ok()) << comparison.error().message;
+  for (const FleetReport& report : comparison->policies) EXPECT_EQ(report.e2e_ms.p99, 0) << report.policy;
 }
 
 TEST(SimFleetTest, FlagsAreCheckedByTheTableThatDescribesThem) {
-  const std::vector<std::pair<std::string, std::string>> good = {{"engines", "4"},
-                                                                 {"policy", "random"},
-                                                                 {"policy", "default"},
-                                                                 {"scrape-interval", "1s"},
-                                                                 {"json", "true"}};
-  const auto options = parse_sim_fleet_flags(good);
+  using Flags = std::vector<std::pair<std::string, std::string>>;
+  const auto options = parse_sim_fleet_flags(Flags{{"engines", "4"},
+                                                   {"policy", "random"},
+                                                   {"policy", "default"},
+                                                   {"scrape-interval", "1s"},
+                                                   {"json", "true"}});
   ASSERT_TRUE(options.ok()) << options.error().message;
   EXPECT_EQ(options->engines, 4);
   EXPECT_EQ(options->policy.size(), 2U);
   EXPECT_EQ(options->scrape_interval, std::chrono::seconds(1));
   EXPECT_TRUE(options->json);
-  const std::vector<std::pair<std::string, std::string>> bad = {{"engines", "0"}};
-  const auto refused = parse_sim_fleet_flags(bad);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().message.find("engines: must be between 1 and 1024"), std::string::npos)
-      << refused.error().message;
+  EXPECT_EQ(options->profile, "llama3-8b-h100");
+  const auto error = [](const Flags& flags) {
+    const auto parsed = parse_sim_fleet_flags(flags);
+    return parsed.ok() ? std::string("no error") : parsed.error().message;
+  };
+  EXPECT_EQ(error({{"engines", "0"}}), "sim fleet: engines: 0 is not between 1 and 1024");
+  EXPECT_EQ(error({{"engines", ""}}), "--engines: expected int, got \"\"");
+  EXPECT_EQ(error({{"engines", "1024"}, {"num-blocks", "1000000"}}),
+            "sim fleet: num-blocks: 1024 engines of 1000000 blocks are more than 67108864 blocks in all");
+  EXPECT_EQ(error({{"speed", "-2"}}), "sim fleet: speed: -2 is not between 0.01 and 1000");
+  EXPECT_EQ(error({{"prefill-tokens-per-second", "1e-300"}}),
+            "sim fleet: prefill-tokens-per-second: 1e-300 is not between 1 and 1000000000");
+  EXPECT_EQ(error({{"scrape-interval", "0s"}}),
+            "sim fleet: scrape-interval: 0s is not between 1ms and 24h0m0s");
+  EXPECT_EQ(error({{"stall-for", "5s"}}),
+            "sim fleet: stall-every: has no effect without stall-for, nor that without this");
 }
 
 }  // namespace

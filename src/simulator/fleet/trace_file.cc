@@ -4,13 +4,13 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <tuple>
 
 #include "base/strings.h"
+#include "config/files.h"
 
 namespace penstock::simulator {
 
@@ -27,10 +27,10 @@ class Line {
   int64_t integer(std::string_view name, int64_t low, int64_t high) {
     const double value = number(name);
     if (failed()) return low;
-    if (value != static_cast<double>(static_cast<int64_t>(value))) {
-      fail(name, fmt::format("{} is not a whole number", value));
-    } else if (value < static_cast<double>(low) || value > static_cast<double>(high)) {
+    if (value < static_cast<double>(low) || value > static_cast<double>(high)) {
       fail(name, fmt::format("{} is not between {} and {}", value, low, high));
+    } else if (value != std::trunc(value)) {
+      fail(name, fmt::format("{} is not a whole number", value));
     }
     return failed() ? low : static_cast<int64_t>(value);
   }
@@ -157,14 +157,9 @@ Result<Workload> parse_trace(std::string_view text, std::string_view source, boo
 }
 
 Result<Workload> read_trace(const std::string& path, bool spread) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error{ErrorCode::kIo, "cannot read trace '" + path + "'"};
-  std::error_code problem;
-  const auto size = std::filesystem::file_size(path, problem);
-  if (!problem && size > kMaxTraceBytes)
-    return invalid_config(fmt::format("{}: longer than {} bytes", path, kMaxTraceBytes));
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  Result<Workload> out = parse_trace(text, path, spread);
+  const Result<std::string> text = config::read_file(path, kMaxTraceBytes);
+  if (!text.ok()) return text.error();
+  Result<Workload> out = parse_trace(*text, path, spread);
   if (out.ok()) out->name = std::filesystem::path(path).stem().string();
   return out;
 }

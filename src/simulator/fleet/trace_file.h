@@ -28,7 +28,8 @@ inline constexpr double kMaxTraceMillis = 366.0 * 86400000.0;
 //
 // Errors: "<source>:<line>: <member>: <what is wrong>".
 Result<Workload> parse_trace(std::string_view text, std::string_view source, bool spread);
-// The same from a file; the workload is named after it, without its ending.
+// The same from a file; the workload is named after it, without its ending. Errors: config::read_file()'s,
+// too.
 Result<Workload> read_trace(const std::string& path, bool spread);
 
 }  // namespace penstock::simulator

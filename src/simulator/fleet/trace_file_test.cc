@@ -55,7 +55,7 @@ TEST(TraceFileTest, AWrongLineIsNamedByFileLineAndMember) {
   struct Case {
     std::string_view line, error;
   };
-  const std::array<Case, 12> cases{{
+  const std::array<Case, 13> cases{{
       {R"({"input_length": 1, "output_length": 1, "hash_ids": [1]})", "t:2: timestamp: is missing"},
       {R"({"timestamp": "x", "input_length": 1, "output_length": 1, "hash_ids": [1]})",
        "t:2: timestamp: is not a number"},
@@ -63,6 +63,8 @@ TEST(TraceFileTest, AWrongLineIsNamedByFileLineAndMember) {
        "t:2: timestamp: -1 is not between 0 and 31622400000"},
       {R"({"timestamp": 0, "input_length": 0, "output_length": 1, "hash_ids": []})",
        "t:2: input_length: 0 is not between 1 and 16777216"},
+      {R"({"timestamp": 0, "input_length": 1e300, "output_length": 1, "hash_ids": []})",
+       "t:2: input_length: 1e+300 is not between 1 and 16777216"},
       {R"({"timestamp": 0, "input_length": 1.5, "output_length": 1, "hash_ids": [1]})",
        "t:2: input_length: 1.5 is not a whole number"},
       {R"({"timestamp": 0, "input_length": 1, "output_length": 99999999, "hash_ids": [1]})",
@@ -86,7 +88,9 @@ TEST(TraceFileTest, AWrongLineIsNamedByFileLineAndMember) {
     EXPECT_TRUE(trace.error().message.starts_with(c.error)) << trace.error().message;
   }
   EXPECT_EQ(parse_trace("\n", "t", true).error().message, "t: no request in it");
-  EXPECT_EQ(read_trace("/no/such/trace", true).error().message, "cannot read trace '/no/such/trace'");
+  EXPECT_EQ(read_trace("/no/such/trace", true).error().message,
+            "reading /no/such/trace: No such file or directory");
+  EXPECT_EQ(read_trace("/", true).error().message, "reading /: Is a directory");
 }
 
 TEST(TraceFileTest, ThePublishedTracesAreReadWhole) {
