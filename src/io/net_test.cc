@@ -1,8 +1,15 @@
 #include "io/net.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "io/detail/test_support.h"
 #include "io/http_client.h"
@@ -210,6 +217,51 @@ TEST(Tls, ClientCertificatesAreAskedForAndNamed) {
     }
   });
   server.stop();
+}
+
+// They are a file that nobody writes for the time being: whoever reads it, it must not be the loop.
+TEST(Tls, TheSystemsCertificatesAreReadWithTheFirstConnectionAndNotOnTheLoop) {
+  const Folder folder;
+  const TestCertificate certificate = testing::write_certificate(folder.path, "server", "server.test");
+  const std::string pipe = folder.path + "/system.pem";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  ASSERT_EQ(::setenv("SSL_CERT_FILE", pipe.c_str(), 1), 0);
+  ASSERT_EQ(::setenv("SSL_CERT_DIR", (folder.path + "/none").c_str(), 1), 0);
+  TlsServerOptions server_options;
+  server_options.certificates = {{certificate.certificate_file, certificate.key_file}};
+  auto server_tls = TlsServerContext::create(server_options);
+  ASSERT_TRUE(server_tls.ok()) << server_tls.error().message;
+  testing::TestServer server(answer, {}, 1, *server_tls);
+  auto client_tls = TlsClientContext::create({});
+  ASSERT_TRUE(client_tls.ok());
+  const HttpDestination destination{"127.0.0.1", server.address.port(), *client_tls, "server.test"};
+
+  testing::TestClient client;
+  std::atomic<int> answered{0};
+  for (int i = 0; i < 2; ++i) {
+    spawn(client.loop(),
+          [](testing::TestClient& c, const HttpDestination& to, std::atomic<int>& count) -> Task<void> {
+            auto call = co_await c.client->start(to, {});
+            EXPECT_TRUE(call.ok()) << (call.ok() ? "" : call.error().message);
+            ++count;
+          }(client, destination, answered));
+  }
+  int writer = -1;
+  EXPECT_TRUE(testing::eventually([&] {
+    writer = ::open(pipe.c_str(), O_WRONLY | O_NONBLOCK);  // succeeds when there is a reader
+    return writer >= 0;
+  }));
+  std::atomic<bool> turned{false};
+  client.loop().post([&] { turned = true; });
+  EXPECT_TRUE(testing::eventually([&] { return turned.load(); }));
+  EXPECT_EQ(answered, 0);
+  std::ifstream file(certificate.certificate_file);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  EXPECT_EQ(::write(writer, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  ::close(writer);
+  EXPECT_TRUE(testing::eventually([&] { return answered == 2; }));
+  ::unsetenv("SSL_CERT_FILE");
+  ::unsetenv("SSL_CERT_DIR");
 }
 
 TEST(Tls, UnusableFilesAreNamed) {

@@ -422,7 +422,23 @@ Task<Status> Socket::handshake_server(TlsServerContext& context, Duration timeou
 
 Task<Status> Socket::handshake_client(TlsClientContext& context, std::string server_name, Duration timeout,
                                       CancelToken token, bool http2) {
-  ssl_ = context.impl().make_ssl(server_name);
+  const std::shared_ptr<TlsClientContext::Impl::Generation> generation = context.impl().generation();
+  if (!generation->ready()) {
+    const TimePoint began = loop_.now();
+    auto read = [generation] {
+      generation->read_system_roots();
+      return true;
+    };
+    auto done = co_await run_blocking(loop_, read, timeout, token);
+    if (!done.ok()) {
+      Error error = std::move(done).error();
+      if (error.code == ErrorCode::kRequestTimeout) error.code = ErrorCode::kGatewayTimeout;
+      co_return error.wrap("reading the system's CA certificates");
+    }
+    if (!is_open()) co_return Error{ErrorCode::kIo, "TLS handshake: closed"};
+    if (timeout > Duration::zero()) timeout = std::max(timeout - (loop_.now() - began), Duration(1));
+  }
+  ssl_ = context.impl().make_ssl(*generation, server_name);
   if (ssl_ == nullptr || SSL_set_fd(ssl_, fd_) != 1) co_return Error{ErrorCode::kIo, take_ssl_error()};
   static constexpr unsigned char kHttp2[] = {2, 'h', '2'};
   if (http2) SSL_set_alpn_protos(ssl_, kHttp2, sizeof(kHttp2));

@@ -226,7 +226,12 @@ Result<std::shared_ptr<TlsServerContext>> TlsServerContext::create(TlsServerOpti
 }
 
 Status TlsServerContext::reload() {
-  return reload(impl_->options);
+  TlsServerOptions options;
+  {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    options = impl_->options;
+  }
+  return reload(std::move(options));
 }
 
 Status TlsServerContext::reload(TlsServerOptions options) {
@@ -238,43 +243,44 @@ Status TlsServerContext::reload(TlsServerOptions options) {
   return {};
 }
 
-Result<std::shared_ptr<SSL_CTX>> TlsClientContext::Impl::load(const TlsClientOptions& options) {
+Result<std::shared_ptr<TlsClientContext::Impl::Generation>> TlsClientContext::Impl::load(
+    const TlsClientOptions& options) {
   ERR_clear_error();
-  std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()), detail::SslCtxDeleter());
-  if (!context) return invalid_config("no TLS context: " + detail::take_ssl_error());
-  detail::set_common_options(context.get(), options.allow_tls12);
+  auto generation = std::make_shared<Generation>();
+  generation->context.reset(SSL_CTX_new(TLS_client_method()));
+  SSL_CTX* context = generation->context.get();
+  if (context == nullptr) return invalid_config("no TLS context: " + detail::take_ssl_error());
+  detail::set_common_options(context, options.allow_tls12);
   if (options.verify) {
+    generation->uses_system_roots = options.ca_file.empty();
     if (!options.ca_file.empty() &&
-        SSL_CTX_load_verify_locations(context.get(), options.ca_file.c_str(), nullptr) != 1)
+        SSL_CTX_load_verify_locations(context, options.ca_file.c_str(), nullptr) != 1)
       return detail::config_error("can't use CA file", options.ca_file);
-    SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
   } else {
-    SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
+    SSL_CTX_set_verify(context, SSL_VERIFY_NONE, nullptr);
   }
   if (!options.certificate_file.empty()) {
-    if (Status status = detail::use_certificate(context.get(), options.certificate_file, options.key_file);
+    if (Status status = detail::use_certificate(context, options.certificate_file, options.key_file);
         !status.ok())
       return std::move(status).error();
   }
   const std::string wire = detail::alpn_wire(options.alpn);
   if (!wire.empty())
-    SSL_CTX_set_alpn_protos(context.get(), reinterpret_cast<const unsigned char*>(wire.data()),
+    SSL_CTX_set_alpn_protos(context, reinterpret_cast<const unsigned char*>(wire.data()),
                             static_cast<unsigned>(wire.size()));
-  return context;
+  return generation;
 }
 
-SSL* TlsClientContext::Impl::make_ssl(const std::string& server_name) {
-  std::shared_ptr<SSL_CTX> context;
-  {
-    const std::lock_guard<std::mutex> lock(mutex);
-    context = current;
-    if (options.verify && options.ca_file.empty() && !system_roots_read) {
-      // Where there are none, each handshake fails with the reason.
-      (void)SSL_CTX_set_default_verify_paths(context.get());
-      system_roots_read = true;
-    }
-  }
-  SSL* ssl = SSL_new(context.get());
+void TlsClientContext::Impl::Generation::read_system_roots() {
+  std::call_once(once, [this] {
+    (void)SSL_CTX_set_default_verify_paths(context.get());
+    roots_read.store(true, std::memory_order_release);
+  });
+}
+
+SSL* TlsClientContext::Impl::make_ssl(const Generation& generation, const std::string& server_name) const {
+  SSL* ssl = SSL_new(generation.context.get());
   if (ssl == nullptr) return nullptr;
   in6_addr address{};
   const bool literal = inet_pton(AF_INET, server_name.c_str(), &address) == 1 ||
@@ -310,7 +316,6 @@ Status TlsClientContext::reload() {
   if (!context.ok()) return std::move(context).error();
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   impl_->current = std::move(*context);
-  impl_->system_roots_read = false;
   return {};
 }
 

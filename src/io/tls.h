@@ -56,11 +56,15 @@ struct TlsClientOptions {
   bool allow_tls12 = true;
 };
 
-// Client side of TLS, shared by all loops. Thread-safe.
+// Client side of TLS, shared by all loops. Thread-safe. The system's CA certificates are read with the first
+// connection, on a thread for what blocks.
 class TlsClientContext {
  public:
+  // kInvalidConfig with the file's name when one can't be used.
   static Result<std::shared_ptr<TlsClientContext>> create(TlsClientOptions options);
   ~TlsClientContext();
+  // Reads the files again, for new connections; on failure the old ones stay in use. Blocks on files: not on
+  // a loop.
   Status reload();
 
   struct Impl;

@@ -2,6 +2,7 @@
 
 #include <openssl/ssl.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -37,14 +38,31 @@ struct TlsServerContext::Impl {
 };
 
 struct TlsClientContext::Impl {
+  // What one reading of the files gave.
+  struct Generation {
+    detail::SslCtxPtr context;
+    // False: read_system_roots() comes before the first connection.
+    bool ready() const { return !uses_system_roots || roots_read.load(std::memory_order_acquire); }
+    // Takes tens of milliseconds, and most programs never make a connection: not before the first one, and
+    // not on a loop. Any thread; the first one reads, the others wait for it. Where there are no
+    // certificates, each handshake fails with the reason.
+    void read_system_roots();
+
+    bool uses_system_roots = false;
+    std::once_flag once;
+    std::atomic<bool> roots_read{false};
+  };
   TlsClientOptions options;
   std::mutex mutex;
-  std::shared_ptr<SSL_CTX> current;
-  // The system's CA certificates are read with the first connection: most programs never make one.
-  bool system_roots_read = false;
+  std::shared_ptr<Generation> current;
 
-  static Result<std::shared_ptr<SSL_CTX>> load(const TlsClientOptions& options);
-  SSL* make_ssl(const std::string& server_name);
+  static Result<std::shared_ptr<Generation>> load(const TlsClientOptions& options);
+  std::shared_ptr<Generation> generation() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return current;
+  }
+  // A connection's SSL. REQUIRES: generation.ready().
+  SSL* make_ssl(const Generation& generation, const std::string& server_name) const;
 };
 
 }  // namespace penstock::io
