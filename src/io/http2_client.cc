@@ -158,7 +158,7 @@ void Http2ClientConnection::begin() {
   limits.max_header_bytes = static_cast<uint32_t>(options.max_header_bytes);
   limits.backlog = &client_.http2_backlog;
   limits.write_timeout = std::chrono::seconds(60);
-  limits.sparing_pings = true;
+  limits.ping_rest = options.http2_ping_rest;
   limits.ping_interval = options.http2_ping_interval;
   limits.ping_timeout = options.http2_ping_timeout;
   for (const Duration watched : {options.idle_timeout, limits.ping_interval, limits.ping_timeout})

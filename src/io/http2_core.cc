@@ -21,7 +21,6 @@ constexpr size_t kPiecesOfFrame = 2 * (kFrameBytes / kCopyBelow) + 1;
 constexpr size_t kQueueWhilePaused = 1000;  // frames queued for a peer that takes none: we stop reading
 constexpr Duration kGoawayRoundTrip = std::chrono::seconds(1);
 constexpr Duration kGracefulLinger = std::chrono::seconds(1);
-constexpr Duration kPingAtLeast = std::chrono::minutes(5);
 constexpr int64_t kControlPerUsefulFrame = 16;
 
 char* read_memory() {
@@ -636,8 +635,6 @@ void Http2Core::last_goaway() {
 }
 
 void Http2Core::ping_answered() {
-  if (limits_.sparing_pings && ping_sent_ != kNever)
-    ping_after_ = std::max(ping_after_, std::min<Duration>(ping_after_ * 2, kPingAtLeast));
   ping_sent_ = kNever;
   if (draining_) last_goaway();
 }
@@ -734,9 +731,13 @@ void Http2Core::tick() {
       lose("no answer to a PING");
       return;
     }
+    const bool sparing = limits_.ping_rest > Duration::zero();
     if (limits_.ping_interval > Duration::zero() && ping_sent_ == kNever &&
-        now - last_received_ >= ping_after_ && !(limits_.sparing_pings && stream_count_ == 0)) {
+        now - last_received_ >= ping_after_ && (!sparing || stream_count_ != 0)) {
       ping_sent_ = now;
+      if (sparing)
+        ping_after_ = ping_after_ < 4 * limits_.ping_interval ? ping_after_ * 2
+                                                              : std::max(ping_after_, limits_.ping_rest);
       nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, nullptr);
       mark_dirty();
     }

@@ -52,10 +52,13 @@ struct HttpClientOptions {
   uint32_t http2_stream_window_bytes = 256 * 1024;      // of a response body not yet read
   uint32_t http2_connection_window_bytes = 64U << 20U;  // the same of all calls together
   uint64_t http2_total_queue_bytes = 64U << 20U;        // of request bodies that no peer has taken yet
-  // Silence after which a peer with calls is asked whether it is there (zero: never; twice as long after each
-  // time that it only answered, up to 5 minutes), and how long it may take to say anything. A connection that
-  // fails this is closed with its calls.
+  // Silence after which a peer with calls is asked whether it is there (zero: never), and how long it may
+  // take to say anything. A connection that fails this is closed with its calls. One that sends nothing but
+  // its answers is asked again after twice and four times the silence, then each time after
+  // `http2_ping_rest`: gRPC servers hang up on a client that asks more often than they like (zero: they may
+  // be asked each time).
   Duration http2_ping_interval = std::chrono::seconds(10);
+  Duration http2_ping_rest = std::chrono::minutes(5);
   Duration http2_ping_timeout = std::chrono::seconds(5);
 };
 

@@ -53,9 +53,11 @@ class Http2Core {
     Duration linger_timeout{};
     Duration ping_interval{};
     Duration ping_timeout{};
-    // Servers may hang up on a client that asks often (gRPC's "too_many_pings"): only while there are
-    // streams, and after each PING that brought nothing but its answer the silence doubles before the next.
-    bool sparing_pings = false;
+    // Not zero: the peer may hang up on who asks often. A gRPC server does, with "too_many_pings", on the
+    // fourth PING within five minutes between which it sent neither headers nor data (grpc/doc/keepalive.md:
+    // two strikes at its defaults). PINGs go only while there are streams, and while nothing comes but their
+    // answers the second waits for twice the silence, the third for four times, all others for this.
+    Duration ping_rest{};
     Duration tick = std::chrono::seconds(1);
   };
   // Why a connection ended before its time.
