@@ -553,6 +553,35 @@ TEST(Http2Limits, BytesThatWaitForTheSocketAreCounted) {
   EXPECT_EQ(served.server.stats().http2_queued_bytes, 0U);
 }
 
+// Its reset has to wait for the socket, too; the handler need not.
+TEST(Http2Limits, AbortingEndsAWriteThatWaitsForTheSocket) {
+  HttpServerOptions options;
+  options.http2.stream_queue_bytes = 1;
+  std::atomic<HttpExchange*> writing{nullptr};
+  std::atomic<bool> ended{false};
+  Served served(
+      [&](HttpExchange& exchange) -> Task<void> {
+        writing = &exchange;
+        (void)exchange.write_head(200, {}, BodyFraming::chunked());
+        const std::string piece(64 * 1024, 'x');
+        Status written;
+        while (written.ok()) written = co_await exchange.write(piece);
+        EXPECT_EQ(written.error().code, ErrorCode::kClientClosed);
+        ended = true;
+      },
+      options);
+  {
+    Http2Wire client(served.address);
+    client.begin({{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0x7fffffff}});
+    client.send(Http2Wire::window_frame(0, 0x7fffffff - 65535));
+    client.headers(1, Http2Wire::request("GET", "/"), true);
+    EXPECT_TRUE(eventually([&] { return served.server.stats().http2_queued_bytes > 1024; }));
+    served.loops.at(0).post([&] { writing.load()->abort(); });
+    EXPECT_TRUE(eventually([&] { return ended.load(); }));
+  }
+  EXPECT_TRUE(served.quiet());
+}
+
 TEST(Http2Limits, AnswersThatTheClientNeverTakesAreResetAfterTheTimeout) {
   HttpServerOptions options;
   options.write_timeout = milliseconds(60);

@@ -271,6 +271,8 @@ Task<Status> Http2Exchange::send(std::span<const std::string_view> pieces, bool 
 
 void Http2Exchange::abort() {
   reset(NGHTTP2_INTERNAL_ERROR);
+  // Whoever waits in the exchange learns it now: the reset may have to wait for the socket.
+  if (core_ != nullptr && reset_by_us_) core_->push_ready(*this);
 }
 
 void Http2Exchange::answer(int status) {
@@ -441,8 +443,8 @@ void Http2ServerConnection::on_ready(Http2Stream& stream) {
       break;
     case Http2Exchange::State::kRunning:
       if (exchange.closed_ && exchange.broken_) exchange.cancel_.cancel();
-      if (exchange.closed_) exchange.wake_writer();
-      if (exchange.closed_ || exchange.in_ended_ || exchange.anything_unread()) exchange.wake_reader();
+      if (exchange.gone()) exchange.wake_writer();
+      if (exchange.gone() || exchange.in_ended_ || exchange.anything_unread()) exchange.wake_reader();
       break;
     case Http2Exchange::State::kDone:
       settle(exchange);
