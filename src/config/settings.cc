@@ -89,6 +89,10 @@ void bind_listener_limits(Binder& b, ListenerLimits& l) {
   b.quantity("streams", l.streams, "requests", "Requests being served at once; more: 503.");
   b.quantity("streamsPerConnection", l.streams_per_connection, "requests",
              "Streams at once of one HTTP/2 connection; more are refused.");
+  b.quantity(
+      "queuedBytes", l.queued_bytes, "bytes",
+      "Answers that are kept for HTTP/2 clients that don't take them yet, all connections together, an "
+      "equal share for each loop; beyond, an answer waits for its client.");
 }
 
 void bind_listener_timeouts(Binder& b, ListenerSettings& l) {
@@ -406,7 +410,8 @@ class SettingsDecoder {
               {"headerBytes", l.limits.header_bytes, 1024, 16 << 20},
               {"connections", l.limits.connections, 1, 10000000},
               {"streams", l.limits.streams, 1, 10000000},
-              {"streamsPerConnection", l.limits.streams_per_connection, 1, 1000000}});
+              {"streamsPerConnection", l.limits.streams_per_connection, 1, 1000000},
+              {"queuedBytes", l.limits.queued_bytes, 1 << 20, int64_t{1} << 40}});
     }
     decode_object(nodes.timeouts, path + ".timeouts", errors_,
                   [&](Binder& b) { bind_listener_timeouts(b, l); });

@@ -25,6 +25,7 @@ struct ListenerLimits {
   int64_t streams = 20000;                // requests being served at once
   int64_t streams_per_connection = 1024;  // of HTTP/2
   bool streams_per_connection_given = false;
+  int64_t queued_bytes = 256 << 20;  // of answers that HTTP/2 clients have not taken yet
 
   bool operator==(const ListenerLimits&) const = default;
 };

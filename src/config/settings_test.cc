@@ -40,7 +40,7 @@ listeners:
   gatewayPort: 443
   tls: {certFile: site.crt, keyFile: /keys/site.key}
   apiKeysFile: keys.yaml
-  limits: {bodyBytes: 1Mi, headerBytes: 16Ki, connections: 1k, streams: 500}
+  limits: {bodyBytes: 1Mi, headerBytes: 16Ki, connections: 1k, streams: 500, queuedBytes: 64Mi}
   timeouts: {header: 5s, body: 6s, keepAlive: 7s, write: 8s}
 loops: 4
 manifests: manifests
@@ -80,6 +80,7 @@ pools:
   EXPECT_EQ(l.api_keys_file, "/etc/penstock/keys.yaml");
   EXPECT_EQ(l.limits.body_bytes, 1 << 20);
   EXPECT_EQ(l.limits.connections, 1000);
+  EXPECT_EQ(l.limits.queued_bytes, 64 << 20);
   EXPECT_EQ(l.write_timeout, std::chrono::seconds(8));
   EXPECT_EQ(s->loops, 4);
   EXPECT_EQ(s->manifests, "/etc/penstock/manifests");

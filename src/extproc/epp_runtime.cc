@@ -26,6 +26,7 @@ io::HttpServerOptions server_options(const EppOptions& options) {
   const int64_t streams = options.limits.streams_per_connection_given ? options.limits.streams_per_connection
                                                                       : options.limits.streams;
   server.http2.max_concurrent_streams = static_cast<uint32_t>(streams);
+  server.http2.total_queue_bytes = static_cast<uint64_t>(options.limits.queued_bytes);
   // Nothing is written before the decision, and Envoy resets the stream of every client that leaves until
   // then: all of them may do so at once, and it is no fault of the connection they share.
   server.http2.reset_burst = std::max(server.http2.reset_burst, server.http2.max_concurrent_streams);

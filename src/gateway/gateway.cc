@@ -34,6 +34,7 @@ io::HttpServerOptions server_options(const config::ListenerSettings& settings) {
   options.write_timeout = settings.write_timeout;
   options.http2.enabled = settings.http2;
   options.http2.max_concurrent_streams = static_cast<uint32_t>(settings.limits.streams_per_connection);
+  options.http2.total_queue_bytes = static_cast<uint64_t>(settings.limits.queued_bytes);
   options.http2.max_connection_age = settings.connection_age;
   return options;
 }
