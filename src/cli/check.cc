@@ -111,6 +111,13 @@ int check_routes(const config::Manifests& manifests, const config::Settings& set
   return kFailed;
 }
 
+// What serve would make of the manifests with these settings.
+int check_manifests(const config::Manifests& manifests, const config::Settings& settings) {
+  // Listeners of the settings come in place of the Gateways'.
+  const int gateways = settings.listeners.empty() ? check_gateways(manifests) : kOk;
+  return std::max(gateways, check_routes(manifests, settings));
+}
+
 int check_file(const std::string& path, bool allow_experimental) {
   const auto text = config::load_config_text(path);
   if (!text.ok()) {
@@ -132,9 +139,7 @@ class SettingsCheck {
       note(manifests, "manifests");
       if (manifests.ok()) {
         print_manifests(settings_.manifests, *manifests);
-        // Listeners of the settings come in place of the Gateways'.
-        if (settings_.listeners.empty()) result_ = check_gateways(*manifests);
-        result_ = std::max(result_, check_routes(*manifests, settings_));
+        result_ = check_manifests(*manifests, settings_);
       }
     }
     for (size_t i = 0; i < settings_.listeners.size(); ++i) {
@@ -180,9 +185,7 @@ class SettingsCheck {
       note(config::load_endpoints(pool.discovery.file), field + ".discovery.file");
     if (!pool.engine.ca_file.empty())
       note(io::TlsClientContext::create({.ca_file = pool.engine.ca_file}), field + ".engine.tls.caFile");
-    const config::DiscoverySettings& discovery = pool.discovery;
-    if (discovery.static_urls.empty() && discovery.file.empty() && discovery.dns.name.empty() &&
-        pool.config_file.empty() && !pool.config_inline) {
+    if (!pool.discovery.given() && pool.config_file.empty() && !pool.config_inline) {
       complain(fmt::format("{}: {}.discovery: the pool has no way to find its endpoints", path_, field));
       result_ = kFailed;
     }
@@ -217,16 +220,15 @@ int check(const CheckFlags& flags) {
   }
   int result = kOk;
   bool checked = false;
+  auto settings = flags.settings_file.empty() ? Result<config::Settings>(config::Settings{})
+                                              : config::load_settings(flags.settings_file);
   if (!flags.manifests.empty()) {
     checked = true;
     const auto manifests = config::load_manifests(flags.manifests);
-    // Pools and services of settings count, too; what is wrong with those is told below.
-    auto settings = flags.settings_file.empty() ? Result<config::Settings>(config::Settings{})
-                                                : config::load_settings(flags.settings_file);
     if (manifests.ok()) {
       print_manifests(flags.manifests, *manifests);
-      result = std::max(result, check_gateways(*manifests));
-      if (settings.ok()) result = std::max(result, check_routes(*manifests, *settings));
+      // Pools, services and listeners of settings count, too; what is wrong with those is told below.
+      if (settings.ok()) result = check_manifests(*manifests, *settings);
     } else {
       complain("--manifests: " + manifests.error().message);
       result = kFailed;
@@ -234,7 +236,6 @@ int check(const CheckFlags& flags) {
   }
   if (!flags.settings_file.empty()) {
     checked = true;
-    auto settings = config::load_settings(flags.settings_file);
     if (!settings.ok()) {
       complain(settings.error().message);
       return kFailed;

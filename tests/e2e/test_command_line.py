@@ -146,6 +146,11 @@ spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: web, port: 80}]}]}
     assert out.returncode == 1
     assert "Gateway default/g, listener a: can't use certificate file" in out.stderr
     assert "HTTPRoute default/r names Service default/web, which is not known" in out.stdout
+    # Listeners of settings come in place of the Gateways': serve does not read these certificates either.
+    settings = tmp_path / "settings.yaml"
+    settings.write_text('listeners: [{address: ":8080"}]\n')
+    out = run("check", "--manifests", tmp_path / "m.yaml", "--settings", settings)
+    assert out.returncode == 0, out.stderr
 
 
 def test_check_counts_manifests_once(tmp_path):
