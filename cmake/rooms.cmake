@@ -4,7 +4,7 @@
 #
 # penstock_room(NAME FLOOR N [DEPS room...] [LINK lib...] [PRIVATE_LINK lib...])
 #   x.cc           -> library penstock_<name>
-#   x_test.cc      -> executable <name>_test, run by ctest
+#   x_test.cc      -> executable <name>_test, run by ctest; x_testing.cc: what its tests share
 #   x_bench.cc     -> executable <name>_bench (Google Benchmark), with PENSTOCK_BENCH
 #   x_fuzz.cc      -> executable fuzz_<x>, one each: with PENSTOCK_FUZZ of libFuzzer, else with the tests, to give
 #                     it its seeds of tests/fuzz/<x>
@@ -20,9 +20,9 @@ function(penstock_room NAME)
 
   file(GLOB_RECURSE all CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   set(sources ${all})
-  list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz)\\.cc$|/main\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_(test|testing|bench|fuzz)\\.cc$|/main\\.cc$")
   set(tests ${all})
-  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  list(FILTER tests INCLUDE REGEX "_(test|testing)\\.cc$")
   set(benches ${all})
   list(FILTER benches INCLUDE REGEX "_bench\\.cc$")
   set(fuzzers ${all})

@@ -1,155 +1,22 @@
-#pragma once
-
-// The policy conformance vectors of tests/vectors/policies as data. The format is explained in the README
-// there; this is its strict decoder: an unknown key, a wrong type or a name of nobody is an error that says
-// where.
+#include "assembly/policy_vectors/vector_file_testing.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
-#include <map>
-#include <optional>
-#include <sstream>
-#include <string>
-#include <vector>
+#include <type_traits>
+#include <utility>
 
-#include "config/node.h"
-#include "config/params.h"
-#include "inference/signals.h"
+#include "config/files.h"
 
 namespace penstock::assembly::vectors {
 
-using config::Binder;
-using config::Node;
-
-// One signal as it stands: "unknown" is never_seen.
-struct SignalInput {
-  double value = 0;
-  SignalState state = SignalState::kFresh;
-  int64_t age_ms = 0;
-};
-
-struct EndpointInput {
-  std::string ns = "default";
-  std::string address;  // empty: 10.0.0.<n>, n from 1 in the order of the file
-  int port = 8000;
-  std::map<std::string, std::string, std::less<>> labels;
-  bool draining = false;
-  SignalInput waiting, running, kv_usage;
-  SignalInput block_size{0, SignalState::kNeverSeen};
-  SignalInput num_blocks{0, SignalState::kNeverSeen};
-  std::vector<std::string> adapters_running, adapters_waiting;
-  int adapters_max = 0;
-  int64_t requests_in_flight = 0;
-  int64_t tokens_in_flight = 0;
-  int64_t sent_since = 0;  // of those in flight: sent since the last scrape
-};
-
-struct NamedEndpoint {
-  std::string name;
-  EndpointInput input;
-};
-
-struct RequestInputs {
-  std::string id = "r";
-  std::string path = "/v1/completions";
-  std::string model = "m";
-  std::map<std::string, std::string> headers;
-  int priority = 0;
-  std::optional<std::vector<std::string>> subset;  // names of endpoints
-  std::optional<std::string> body;                 // JSON, instead of the one made of model and prompt
-};
-
-struct AnswerInput {
-  int status = 200;
-  bool stream = false;
-  double first_token_ms = 0;
-  int chunks = 1;
-  double chunk_gap_ms = 0;
-  std::optional<std::string> usage;  // JSON
-  bool lb_metadata = false;
-  std::optional<std::string> served;
-};
-
-using Numbers = std::map<std::string, double>;
-
-struct ProfileExpectation {
-  std::optional<std::vector<std::string>> filtered;
-  std::map<std::string, Numbers> scores;  // by plugin, then endpoint
-  Numbers totals;
-  std::optional<std::string> picked;
-};
-
-struct Refusal {
-  int status = 0;
-  std::string message;
-  std::string reason;
-};
-
-struct Expectation {
-  ProfileExpectation primary;
-  std::map<std::string, ProfileExpectation> profiles;
-  std::optional<std::vector<std::string>> ran;  // names of profiles that chose somebody
-  // One name; or several, each of which wins at least once; or shares of the draws.
-  std::vector<std::string> winners;
-  Numbers shares;
-  std::optional<std::string> destination;
-  std::map<std::string, std::optional<std::string>> request_headers;  // nothing: removed or never set
-  std::map<std::string, std::optional<std::string>> response_headers;
-  std::map<std::string, std::optional<double>> metadata;
-  std::map<std::string, Node> data;          // by key text: what producers made
-  std::map<std::string, Numbers> in_flight;  // by endpoint: requests, tokens
-  std::optional<std::string> fairness_id;
-  std::optional<std::string> fallback;
-  std::optional<int64_t> prompt_tokens;
-  std::optional<Refusal> refused;
-};
-
-struct Step {
-  int line = 0;
-  double after_ms = 0;
-  std::vector<NamedEndpoint> endpoints;  // as changed by this step and those before
-  RequestInputs request;
-  int repeat = 1;
-  bool hold = false;  // the request stays in flight until the case ends
-  std::optional<AnswerInput> answer;
-  std::optional<Expectation> expect;
-  std::map<std::string, Numbers> after_first_token;  // load in flight, by endpoint
-  std::map<std::string, Numbers> after_answer;
-};
-
-struct Case {
-  std::string file;  // stem
-  std::string name;
-  int line = 0;
-  std::optional<Node> configuration;          // nothing: the built-in one
-  std::optional<std::string> refused_config;  // loading fails and says this
-  std::vector<std::string> warnings;          // loading warns, with these texts in it
-  std::map<std::string, Node> given;          // by key text
-  int draws = 0;                              // 0: decide once
-  std::vector<Step> steps;
-};
-
-struct VectorFile {
-  std::string stem;
-  std::vector<std::string> plugins;
-  std::vector<Case> cases;
-};
+namespace {
 
 // Decodes one file; everything wrong is collected.
 class Decoder {
  public:
-  static Result<VectorFile> read(const std::filesystem::path& path) {
-    std::ifstream in(path, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(in), {}};
-    return decode(text, path.stem().string());
-  }
-
   static Result<VectorFile> decode(std::string_view text, const std::string& stem) {
     Result<Node> document = config::parse_document(text, stem + ".yaml");
     if (!document.ok()) return document.error();
@@ -162,19 +29,14 @@ class Decoder {
     return Error{ErrorCode::kInvalidConfig, std::move(joined)};
   }
 
-  // "nan" is written as a word.
-  static std::optional<double> number(const Node& node) {
-    if (node.kind == Node::Kind::kInt || node.kind == Node::Kind::kDouble) return node.number;
-    if (node.kind == Node::Kind::kString && node.text == "nan")
-      return std::numeric_limits<double>::quiet_NaN();
-    return std::nullopt;
-  }
-
  private:
   template <typename Bind>
   void object(const Node* node, const std::string& path, Bind&& bind) {
     const Status status = config::decode_params(node, path, bind, Binder::Case::kSensitive);
     if (!status.ok()) errors_.push_back(status.error().message);
+  }
+  void at_least(int64_t least, int64_t value, const Node& node, const std::string& path) {
+    if (value < least) wrong(node, path, fmt::format("{} is less than {}", value, least));
   }
   void wrong(const Node& node, const std::string& path, std::string_view what) {
     errors_.push_back(fmt::format("{}: {} (line {})", path, what, node.line));
@@ -195,7 +57,7 @@ class Decoder {
   Numbers numbers(const Node* node, const std::string& path) {
     Numbers out;
     members(node, path, [&](const std::string& key, const Node& value, const std::string& at) {
-      const std::optional<double> parsed = number(value);
+      const std::optional<double> parsed = number_of(value);
       if (!parsed) return wrong(value, at, "expected a number");
       out[key] = *parsed;
     });
@@ -208,19 +70,19 @@ class Decoder {
     });
     return out;
   }
-  // Texts by name; null is "not there".
-  std::map<std::string, std::optional<std::string>> texts(const Node* node, const std::string& path) {
-    std::map<std::string, std::optional<std::string>> out;
+  // Texts by name.
+  template <typename Map>
+  void texts(const Node* node, const std::string& path, Map& out) {
+    constexpr bool kMayBeMissing = std::is_same_v<typename Map::mapped_type, std::optional<std::string>>;
     members(node, path, [&](const std::string& key, const Node& value, const std::string& at) {
-      if (value.is_null()) {
-        out[key] = std::nullopt;
-      } else if (value.kind == Node::Kind::kString) {
+      if (value.kind == Node::Kind::kString) {
         out[key] = value.text;
+      } else if (kMayBeMissing && value.is_null()) {
+        out[key];
       } else {
-        wrong(value, at, "expected text or null");
+        wrong(value, at, kMayBeMissing ? "expected text or null" : "expected text");
       }
     });
-    return out;
   }
   std::map<std::string, Node> nodes(const Node* node, const std::string& path) {
     std::map<std::string, Node> out;
@@ -262,6 +124,7 @@ class Decoder {
       b.node("expect", expect, "");
     });
     if (out.name.empty()) wrong(node, path + ".name", "a case needs a name");
+    at_least(0, out.draws, node, path + ".draws");
     if (configuration != nullptr) out.configuration = *configuration;
     out.given = nodes(given, path + ".given");
     std::vector<NamedEndpoint> pool;
@@ -269,14 +132,12 @@ class Decoder {
     endpoint_names_.clear();
     for (const NamedEndpoint& endpoint : pool) endpoint_names_.push_back(endpoint.name);
     if (steps == nullptr) {
-      if (expect != nullptr || request != nullptr) {
+      if (expect != nullptr || request != nullptr || answer != nullptr) {
         Step step;
         step.line = node.line;
         step.endpoints = pool;
         fill_step(request, answer, expect, path, step);
         out.steps.push_back(std::move(step));
-      } else if (!out.refused_config && out.warnings.empty()) {
-        wrong(node, path, "the case expects nothing");
       }
     } else if (request != nullptr || answer != nullptr || expect != nullptr) {
       wrong(node, path, "request, answer and expect stand in the steps where there are steps");
@@ -297,14 +158,26 @@ class Decoder {
         b.node("inFlightAfterFirstToken", first_token, "");
         b.node("inFlightAfterAnswer", after, "");
       });
+      at_least(1, step.repeat, step_node, at + ".repeat");
       change(changed, at + ".endpoints", false, pool);
       step.endpoints = pool;
+      if (first_token != nullptr) no_empty(*first_token, at + ".inFlightAfterFirstToken");
+      if (after != nullptr) no_empty(*after, at + ".inFlightAfterAnswer");
       step.after_first_token = tables(first_token, at + ".inFlightAfterFirstToken");
       step.after_answer = tables(after, at + ".inFlightAfterAnswer");
       fill_step(request, answer, expect, at, step);
       out.steps.push_back(std::move(step));
     });
     for (const Step& step : out.steps) check_use(node, path, out, step);
+    const bool expects = std::any_of(out.steps.begin(), out.steps.end(), [](const Step& step) {
+      return step.expect || !step.after_first_token.empty() || !step.after_answer.empty();
+    });
+    if (out.refused_config) {
+      if (!out.steps.empty() || !out.warnings.empty())
+        wrong(node, path, "nothing else is looked at where the configuration is refused");
+    } else if (!expects && out.warnings.empty()) {
+      wrong(node, path, "the case expects nothing");
+    }
     file_.cases.push_back(std::move(out));
   }
 
@@ -371,10 +244,7 @@ class Decoder {
       b.node("adapters", adapters, "");
       b.node("inFlight", load, "");
     });
-    members(labels, path + ".labels", [&](const std::string& key, const Node& value, const std::string& at) {
-      if (value.kind != Node::Kind::kString) return wrong(value, at, "expected text");
-      out.labels[key] = value.text;
-    });
+    texts(labels, path + ".labels", out.labels);
     signal(waiting, path + ".waiting", out.waiting);
     signal(running, path + ".running", out.running);
     signal(kv, path + ".kvUsage", out.kv_usage);
@@ -399,7 +269,7 @@ class Decoder {
   // A number; "unknown"; or {value: 3, state: stale}.
   void signal(const Node* node, const std::string& path, SignalInput& out) {
     if (node == nullptr) return;
-    if (const std::optional<double> value = number(*node)) {
+    if (const std::optional<double> value = number_of(*node)) {
       out = {*value, SignalState::kFresh};
       return;
     }
@@ -440,6 +310,7 @@ class Decoder {
         b.field("servedEndpoint", answer.served, "", "");
         b.node("usage", usage, "");
       });
+      at_least(1, answer.chunks, *answer_node, path + ".answer.chunks");
       if (usage != nullptr) answer.usage = usage->to_json();
       step.answer = std::move(answer);
     }
@@ -459,11 +330,7 @@ class Decoder {
       b.node("subset", subset, "");
       b.node("body", body, "");
     });
-    members(headers, path + ".headers",
-            [&](const std::string& key, const Node& value, const std::string& at) {
-              if (value.kind != Node::Kind::kString) return wrong(value, at, "expected text");
-              out.headers[key] = value.text;
-            });
+    texts(headers, path + ".headers", out.headers);
     if (subset != nullptr) {
       out.subset.emplace();
       items(subset, path + ".subset", [&](const Node& item, const std::string& at) {
@@ -494,6 +361,7 @@ class Decoder {
           b.field("token", token, "", "");
           b.field("times", times, "", "");
         });
+        at_least(1, times, run, run_at + ".times");
         for (int64_t i = 0; i < times; ++i) ids += (ids.empty() ? "" : ",") + std::to_string(token);
       });
       prompts += (prompts.empty() ? "[" : ",[") + ids + "]";
@@ -535,8 +403,16 @@ class Decoder {
       wrong(node, path, "there is no endpoint " + name);
   }
 
+  // An empty map, or list of winners, would look like an expectation and look at nothing.
+  void no_empty(const Node& node, const std::string& path) {
+    if (node.is_map() && node.members.empty()) wrong(node, path, "is empty");
+    for (const auto& [key, value] : node.members) no_empty(value, path + "." + key);
+  }
+
   Expectation expectation(const Node* node, const std::string& path) {
     Expectation out;
+    if (node->members.empty()) return out;  // the request is decided
+    no_empty(*node, path);
     const Node *scores = nullptr, *totals = nullptr, *profiles = nullptr, *winner = nullptr;
     const Node *filtered = nullptr, *request_headers = nullptr, *response_headers = nullptr;
     const Node *metadata = nullptr, *data = nullptr, *load = nullptr, *refused = nullptr, *ran = nullptr;
@@ -571,6 +447,7 @@ class Decoder {
       if (winner->is_map()) {
         out.shares = numbers(winner, path + ".winner");
       } else if (winner->is_list()) {
+        if (winner->items.empty()) wrong(*winner, path + ".winner", "is empty");
         items(winner, path + ".winner", [&](const Node& item, const std::string& at) {
           known(item, at, item.text);
           out.winners.push_back(item.text);
@@ -580,11 +457,11 @@ class Decoder {
         out.winners.push_back(winner->text);
       }
     }
-    out.request_headers = texts(request_headers, path + ".requestHeaders");
-    out.response_headers = texts(response_headers, path + ".responseHeaders");
+    texts(request_headers, path + ".requestHeaders", out.request_headers);
+    texts(response_headers, path + ".responseHeaders", out.response_headers);
     members(metadata, path + ".metadata",
             [&](const std::string& key, const Node& value, const std::string& at) {
-              const std::optional<double> parsed = number(value);
+              const std::optional<double> parsed = number_of(value);
               if (!parsed && !value.is_null()) return wrong(value, at, "expected a number or null");
               out.metadata[key] = parsed;
             });
@@ -605,5 +482,24 @@ class Decoder {
   std::vector<std::string> endpoint_names_;
   std::vector<std::string> errors_;
 };
+
+}  // namespace
+
+std::optional<double> number_of(const Node& node) {
+  if (node.kind == Node::Kind::kInt || node.kind == Node::Kind::kDouble) return node.number;
+  if (node.kind == Node::Kind::kString && node.text == "nan") return std::numeric_limits<double>::quiet_NaN();
+  return std::nullopt;
+}
+
+Result<VectorFile> read_file(const std::filesystem::path& path) {
+  constexpr size_t kMaxBytes = 1U << 20U;
+  Result<std::string> text = config::read_file(path.string(), kMaxBytes);
+  if (!text.ok()) return std::move(text).error();
+  return decode_file(*text, path.stem().string());
+}
+
+Result<VectorFile> decode_file(std::string_view text, const std::string& stem) {
+  return Decoder::decode(text, stem);
+}
 
 }  // namespace penstock::assembly::vectors

@@ -1,0 +1,72 @@
+#include "assembly/assembly_testing.h"
+
+namespace penstock::assembly {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class DataLayerTest : public AssemblyTest {};
+
+TEST_F(DataLayerTest, TheDataLayerGetsItsDefaultSourceUnlessThereIsOne) {
+  const auto sources = [&](const std::string& text) {
+    std::vector<std::string> out;
+    const Assembly a = assembled(text);
+    for (const auto& source : a.effective.data_layer->sources) out.push_back(source.plugin_ref);
+    return out;
+  };
+  EXPECT_THAT(sources("plugins: []"), ElementsAre("metrics-data-source"));
+  EXPECT_THAT(sources("dataLayer: {}"), ElementsAre("metrics-data-source"));
+  EXPECT_THAT(sources("plugins: [{type: metrics-data-source}]\ndataLayer: {sources: [{pluginRef: "
+                      "metrics-data-source}]}\n"),
+              ElementsAre("metrics-data-source"));
+  // A source of that type under another name is recognised: its endpoints are not scraped twice.
+  EXPECT_THAT(sources("plugins: [{name: mine, type: metrics-data-source}, {type: core-metrics-extractor}]\n"
+                      "dataLayer: {sources: [{pluginRef: mine, extractors: [{pluginRef: "
+                      "core-metrics-extractor}]}]}\n"),
+              ElementsAre("mine"));
+  const Assembly off = assembled("dataLayer: {injectDefaults: false}");
+  EXPECT_TRUE(off.effective.data_layer->sources.empty());
+  EXPECT_THAT(off.policy->effective_config, testing::Not(HasSubstr("metrics-data-source")));
+  EXPECT_THAT(off.policy->warnings, ElementsAre(HasSubstr("metrics collection is disabled")));
+  EXPECT_THAT(
+      error_of("dataLayer: {injectDefaults: false}\nplugins: [{type: queue-scorer}]\n"),
+      HasSubstr("failed to create missing data producers - no default producer found for missing data key "
+                "WaitingQueueSize/core-metrics-extractor, consumed by queue-scorer"));
+}
+
+TEST_F(DataLayerTest, DataLayerReferencesMustBeWhatTheySay) {
+  EXPECT_THAT(error_of("dataLayer: {sources: [{pluginRef: nobody}]}"),
+              HasSubstr("data layer config build failed: the plugin nobody is not a fwkdl.DataSource"));
+  EXPECT_THAT(error_of("plugins: [{type: test-scorer}]\ndataLayer: {sources: [{pluginRef: test-scorer}]}"),
+              HasSubstr("the plugin test-scorer is not a fwkdl.DataSource"));
+  EXPECT_THAT(error_of("plugins: [{type: metrics-data-source}]\ndataLayer: {sources: [{pluginRef: "
+                       "metrics-data-source, extractors: [{pluginRef: nobody}]}]}"),
+              HasSubstr("the plugin nobody is not registered"));
+  EXPECT_THAT(error_of("dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [core]}]}"),
+              HasSubstr("dataLayer.sources[0].extractors[0]: expected object, got string \"core\""));
+  EXPECT_THAT(error_of("dataLayer: {crossReplicaSyncerPluginRef: x}"),
+              HasSubstr("the plugin x is not a fwkdl.CrossReplicaSyncer"));
+  EXPECT_THAT(error_of("dataLayer: {discovery: {pluginRef: x}}"),
+              HasSubstr("discovery: no plugin found with name \"x\""));
+  EXPECT_THAT(error_of("plugins: [{type: test-scorer}]\ndataLayer: {discovery: {pluginRef: test-scorer}}"),
+              HasSubstr("discovery: plugin \"test-scorer\" does not implement EndpointDiscovery"));
+  const Assembly a = assembled(
+      "plugins: [{type: file-discovery, parameters: {path: /tmp/e.yaml}}]\ndataLayer: {discovery: "
+      "{pluginRef: "
+      "file-discovery}}");
+  EXPECT_EQ(a.policy->discovery->name(), "file-discovery");
+}
+
+TEST_F(DataLayerTest, AMetricsSourcesOwnIntervalDecidesWhatIsStale) {
+  const std::string source =
+      "plugins: [{type: metrics-data-source, parameters: {interval: 1s}}, {type: core-metrics-extractor}, "
+      "{type: "
+      "utilization-detector, parameters: {metricsStalenessThreshold: 500ms}}]\n"
+      "dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: "
+      "core-metrics-extractor}]}]}\n";
+  EXPECT_THAT(error_of(source), HasSubstr("500ms is below the scrape interval 1s"));
+}
+
+}  // namespace
+}  // namespace penstock::assembly
