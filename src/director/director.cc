@@ -10,6 +10,7 @@
 
 #include "base/strings.h"
 #include "director/tracing.h"
+#include "protocol/errors.h"
 #include "telemetry/log.h"
 
 namespace penstock::director {
@@ -290,7 +291,7 @@ Status Director::parse(Request& request, const RequestInput& input) {
   Result<protocol::ParsedBody> parsed =
       known ? *input.parsed : parser->parse(input.path, input.headers, input.body, request.arena);
   request.unreadable = !parsed.ok();
-  if (!parsed.ok()) return std::move(parsed).error();
+  if (!parsed.ok()) return protocol::unreadable_body(std::move(parsed).error(), input.headers);
   request.parsed = *parsed;
 
   InferenceRequest& inference = request.inference;

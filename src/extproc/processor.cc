@@ -595,6 +595,7 @@ Processor::Next Processor::answer_refusal(const Error& error, std::string_view r
   if (!error.dropped_reason.empty()) {
     d.set.push_back({"x-llm-d-request-dropped-reason", error.dropped_reason});
   }
+  if (const auto field = protocol::error_field(error.code)) d.set.push_back({field->name, field->value});
   answers.immediate({status, d.set, d.error_body});
   std::array<char, 8> digits;
   core_.metrics.immediate.with({decimal(static_cast<uint64_t>(status), digits), reason}).add();

@@ -105,13 +105,14 @@ Task<void> Exchange::fail(std::string_view reason) {
   const std::string_view path = http_.request().path;
   const int status = protocol::error_status(error.code).http_status;
   const std::string body = protocol::error_body(error, api_, path, request_id_);
-  std::array<io::HeaderField, 3> fields;
+  std::array<io::HeaderField, 4> fields;
   size_t count = 0;
   fields[count++] = {"x-request-id", request_id_};
   if (!error.dropped_reason.empty()) {
     fields[count++] = {"x-llm-d-request-dropped-reason", error.dropped_reason};
   }
   if (error.code == ErrorCode::kUnauthorized) fields[count++] = {"www-authenticate", "Bearer"};
+  if (const auto field = protocol::error_field(error.code)) fields[count++] = {field->name, field->value};
   own_bytes_ = http_.request().method == "HEAD" ? 0 : body.size();
   (void)co_await http_.respond(status, "application/json", body, std::span(fields).first(count));
   end(status, reason, &error);

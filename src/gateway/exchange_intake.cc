@@ -5,6 +5,7 @@
 #include "director/fields.h"
 #include "director/tracing.h"
 #include "gateway/identity.h"
+#include "protocol/errors.h"
 
 namespace penstock::gateway {
 
@@ -88,7 +89,7 @@ bool Exchange::read_model() {
   const protocol::RequestParser& parser = *core_.parsers->find(path);
   auto parsed = parser.parse(path, state_.decision_fields, body_, state_.request.arena);
   if (!parsed.ok()) {
-    failure_ = std::move(parsed).error();
+    failure_ = protocol::unreadable_body(std::move(parsed).error(), state_.decision_fields);
     refusal_ = "bad_request";
     return false;
   }

@@ -37,6 +37,8 @@ constexpr ErrorStatus kStatuses[] = {
     {ErrorCode::kCancelled, 503, "ServiceUnavailable", "service_unavailable_error", "overloaded_error"},
 };
 
+constexpr size_t kMaxEncodingShown = 64;
+
 constexpr bool table_is_in_order() {
   for (size_t i = 0; i < std::size(kStatuses); ++i) {
     if (static_cast<size_t>(kStatuses[i].code) != i) return false;
@@ -73,6 +75,25 @@ ErrorCode error_code_of(int http_status) {
     if (status.http_status == http_status) return status.code;
   }
   return http_status < 500 ? ErrorCode::kBadRequest : ErrorCode::kInternal;
+}
+
+std::optional<HeaderField> error_field(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kNotImplemented:
+      return HeaderField{"x-should-retry", "false"};
+    case ErrorCode::kUnsupportedMedia:
+      return HeaderField{"accept-encoding", "identity"};
+    default:
+      return std::nullopt;
+  }
+}
+
+Error unreadable_body(Error error, std::span<const HeaderField> headers) {
+  const std::string_view encoding = trim(find_header(headers, "content-encoding").value_or(""));
+  if (encoding.empty() || ascii_iequals(encoding, "identity")) return error;
+  return Error{ErrorCode::kUnsupportedMedia, "the request body has the content-encoding '" +
+                                                 std::string(encoding.substr(0, kMaxEncodingShown)) +
+                                                 "', which is not decoded here; send it as it is"};
 }
 
 std::string reference_error_text(const Error& error) {

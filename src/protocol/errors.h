@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -20,6 +22,15 @@ const ErrorStatus& error_status(ErrorCode code);
 // The code for a status, for refusals made where only the status is known: kBadRequest or kInternal where the
 // table has none.
 ErrorCode error_code_of(int http_status);
+
+// A header field that goes with every answer of that status, if there is one. A 501 says "x-should-retry:
+// false": OpenAI's and Anthropic's clients try every 5xx again, but for that. A 415 says which encodings
+// would do (RFC 9110, 15.5.16).
+std::optional<HeaderField> error_field(ErrorCode code);
+
+// `error` of a body that no parser could read, or kUnsupportedMedia where `headers` say that the client
+// encoded the body (content-encoding), which nobody undoes here.
+Error unreadable_body(Error error, std::span<const HeaderField> headers);
 
 // "inference error: <Code> - <message>": the text the reference sends for every mapped error.
 std::string reference_error_text(const Error& error);

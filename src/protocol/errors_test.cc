@@ -21,6 +21,35 @@ TEST(Errors, HaveTheReferencesText) {
   EXPECT_EQ(reference_error_text({ErrorCode::kBadRequest, ""}), "inference error: BadRequest - ");
 }
 
+TEST(Errors, SayWhatWouldDoAndWhatWillNeverDo) {
+  const auto never = error_field(ErrorCode::kNotImplemented);
+  ASSERT_TRUE(never);
+  EXPECT_EQ(never->name, "x-should-retry");
+  EXPECT_EQ(never->value, "false");
+  const auto other = error_field(ErrorCode::kUnsupportedMedia);
+  ASSERT_TRUE(other);
+  EXPECT_EQ(other->name, "accept-encoding");
+  EXPECT_EQ(other->value, "identity");
+  EXPECT_FALSE(error_field(ErrorCode::kServiceUnavailable));
+}
+
+TEST(Errors, OfAnEncodedBodyNameTheEncoding) {
+  const Error error{ErrorCode::kBadRequest, "invalid character at offset 0"};
+  const auto of = [&](std::string_view encoding) {
+    const HeaderField field{"content-encoding", encoding};
+    return unreadable_body(error, std::span(&field, 1));
+  };
+  EXPECT_EQ(of("gzip").code, ErrorCode::kUnsupportedMedia);
+  EXPECT_EQ(of("gzip").message,
+            "the request body has the content-encoding 'gzip', which is not decoded here; send it as it is");
+  EXPECT_EQ(of(std::string(1000, 'x')).message.size(), of(std::string(64, 'y')).message.size());
+  for (const std::string_view none : {"", " ", "identity", "Identity"}) {
+    EXPECT_EQ(of(none).code, ErrorCode::kBadRequest);
+    EXPECT_EQ(of(none).message, error.message);
+  }
+  EXPECT_EQ(unreadable_body(error, {}).message, error.message);
+}
+
 TEST(Errors, SpeakTheShapeOfTheClientsSdk) {
   const Error error{ErrorCode::kResourceExhausted, "no \"room\""};
   EXPECT_EQ(

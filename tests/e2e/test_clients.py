@@ -4,6 +4,7 @@ With PENSTOCK_TEST_ENGINES (URLs, comma separated), PENSTOCK_TEST_MODEL and PENS
 tests run against real engines instead of simulated ones.
 """
 import concurrent.futures
+import gzip
 import os
 
 import anthropic
@@ -95,6 +96,26 @@ def test_missing_messages_is_a_bad_request(client):
     with pytest.raises(openai.BadRequestError) as failure:
         client.chat.completions.create(model=MODEL, messages=[], max_tokens=4)
     assert failure.value.request_id
+
+
+def test_a_compressed_body_is_refused_by_the_name_of_its_encoding(gateway, client, claude):
+    headers = {"content-encoding": "gzip"}
+    for sdk, path, shape in ((client, "/chat/completions", lambda b: b["message"]), (claude, "/v1/messages", lambda b: b["error"]["message"])):
+        with pytest.raises((openai.APIStatusError, anthropic.APIStatusError)) as failure:
+            sdk.post(path, cast_to=object, content=gzip.compress(b"{}"), options={"headers": headers})
+        assert failure.value.status_code == 415
+        assert "content-encoding 'gzip'" in shape(failure.value.body)
+        assert failure.value.response.headers["accept-encoding"] == "identity"
+
+
+def test_what_no_replica_can_continue_is_said_at_once_and_not_tried_again(gateway):
+    before = gateway.metric_sum("penstock_http_responses_total", **{"class": "5xx"})
+    insistent = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="unused", max_retries=3, timeout=60)
+    with pytest.raises(openai.InternalServerError) as failure:
+        insistent.responses.create(model=MODEL, input="and then?", previous_response_id="resp_1")
+    assert failure.value.status_code == 501
+    assert "send the whole input" in str(failure.value)
+    assert gateway.metric_sum("penstock_http_responses_total", **{"class": "5xx"}) == before + 1
 
 
 def test_anthropic_message(claude):

@@ -242,6 +242,8 @@ endpoints:
     assert first.requests() == [1]
     assert second.requests() == [1]
     assert chat(gateway, "hi", model="gemma").status_code == 404
+    compressed = httpx.post(gateway.url + "/v1/chat/completions", content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
+    assert compressed.status_code == 415, compressed.text
     unrouted = tmp_path / "gemma.json"
     unrouted.write_text('{"model": "gemma", "messages": [{"role": "user", "content": "hi"}]}')
     out = subprocess.run([PENSTOCK, "explain", "--admin", gateway.admin, "--body", unrouted],
