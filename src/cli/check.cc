@@ -247,6 +247,9 @@ int check(const CheckFlags& flags) {
       std::printf("warning: there is nothing to serve: neither pools nor manifests are named\n");
     // The flag's come in place of the settings', as serve takes them.
     if (!flags.manifests.empty()) settings->manifests.clear();
+    for (config::PoolSettings& pool : settings->pools) {
+      pool.allow_experimental_plugins = pool.allow_experimental_plugins || flags.allow_experimental;
+    }
     result = std::max(result, SettingsCheck(flags.settings_file, *settings).run());
   }
   if (!flags.config_file.empty())

@@ -106,6 +106,9 @@ Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
   pool.discovery.file = flags.endpoints_file;
   pool.config_file = flags.config_file;
   pool.allow_experimental_plugins = flags.allow_experimental;
+  for (config::PoolSettings& named : settings.pools) {
+    named.allow_experimental_plugins = named.allow_experimental_plugins || flags.allow_experimental;
+  }
   if (!flags.config_file.empty() && !flags.config_text.empty()) {
     return invalid_config(
         "both the \"config-file\" and \"config-text\" flags cannot be set at the same time");

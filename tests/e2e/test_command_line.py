@@ -88,6 +88,17 @@ def test_of_a_flag_given_twice_the_last_one_counts():
 def test_check_finds_missing_files_with_field_and_line(tmp_path):
     settings = tmp_path / "settings.yaml"
     settings.write_text("""listeners:
+def test_the_flag_for_experimental_plugins_is_for_the_pools_of_the_settings_too(start, tmp_path):
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("listeners: [{address: ':0'}]\npools:\n- name: p\n  discovery: {static: ['http://127.0.0.1:1']}\n"
+                        "  config: {plugins: [{type: session-affinity-scorer}]}\n")
+    flag = "--allow-experimental-plugins"
+    without = run("check", "--settings", settings)
+    assert without.returncode == 1 and flag in without.stderr
+    assert run("check", "--settings", settings, flag).returncode == 0
+    start.gateway("--settings", settings, flag, ready=False)
+
+
 - address: ":8443"
   tls: {certFile: site.crt, keyFile: site.key}
 - address: "localhost:8080"
