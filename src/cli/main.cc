@@ -42,6 +42,12 @@ std::string meant(const std::string& name, const std::vector<std::string>& names
   return nearest.empty() ? "" : "; did you mean " + std::string(nearest) + "?";
 }
 
+std::string subcommands_of(const CLI::App& command) {
+  std::string out;
+  for (const CLI::App* known : command.get_subcommands({})) out += " " + known->get_name();
+  return out;
+}
+
 // What is wrong with the command line, as a person would say it.
 std::string explain_error(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = &app;
@@ -51,9 +57,7 @@ std::string explain_error(const CLI::App& app, const CLI::ParseError& error) {
     const auto flag =
         std::find_if(extras.begin(), extras.end(), [](const auto& e) { return e.starts_with('-'); });
     if (command == &app && !extras.empty() && !extras.front().starts_with('-')) {
-      std::string out = "unknown subcommand '" + extras.front() + "'; there are";
-      for (const CLI::App* known : app.get_subcommands({})) out += " " + known->get_name();
-      return out;
+      return "unknown subcommand '" + extras.front() + "'; there are" + subcommands_of(app);
     }
     if (flag != extras.end()) {
       const std::string name = flag->substr(0, flag->find('='));
@@ -89,6 +93,20 @@ std::string explain_error(const CLI::App& app, const CLI::ParseError& error) {
       text.replace(range, kRange.size(), "' is no number from ");
       return text.replace(value, kValue.size(), " '");
     }
+    // "--access-log: maybe not in {on,off}"
+    constexpr std::string_view kAfterName = ": ";
+    constexpr std::string_view kChoice = " not in {";
+    const size_t after_name = text.find(kAfterName);
+    const size_t choice = text.rfind(kChoice);
+    if (after_name < choice && choice != std::string::npos && text.ends_with('}')) {
+      text.pop_back();
+      text.replace(choice, kChoice.size(), "' is none of ");
+      return text.replace(after_name, kAfterName.size(), " '");
+    }
+  }
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && command != &app &&
+      !command->get_subcommands({}).empty()) {
+    return command->get_name() + " needs a subcommand; there are" + subcommands_of(*command);
   }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
     // "--listen: 1 required TEXT missing"

@@ -63,6 +63,9 @@ def test_keys_and_certificates_for_no_listener_are_refused(tmp_path):
     (["srve"], "unknown subcommand 'srve'; there are serve epp"),
     (["epp", "--grpc-port", "abc"], "--grpc-port 'abc' is no number from 0 to 65535"),
     (["epp", "--v", "loud"], "--v 'loud' is not a number"),
+    (["serve", "--access-log", "maybe"], "--access-log 'maybe' is none of on,off"),
+    (["reference", "flags"], "what 'flags' is none of settings,plugins,metrics"),
+    (["sim"], "sim needs a subcommand; there are engine fleet"),
 ])
 def test_wrong_usage_is_named(arguments, words):
     out = run(*arguments)
@@ -85,9 +88,6 @@ def test_of_a_flag_given_twice_the_last_one_counts():
     assert "queue-scorer" in out.stdout
 
 
-def test_check_finds_missing_files_with_field_and_line(tmp_path):
-    settings = tmp_path / "settings.yaml"
-    settings.write_text("""listeners:
 def test_the_flag_for_experimental_plugins_is_for_the_pools_of_the_settings_too(start, tmp_path):
     settings = tmp_path / "settings.yaml"
     settings.write_text("listeners: [{address: ':0'}]\npools:\n- name: p\n  discovery: {static: ['http://127.0.0.1:1']}\n"
@@ -99,6 +99,9 @@ def test_the_flag_for_experimental_plugins_is_for_the_pools_of_the_settings_too(
     start.gateway("--settings", settings, flag, ready=False)
 
 
+def test_check_finds_missing_files_with_field_and_line(tmp_path):
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("""listeners:
 - address: ":8443"
   tls: {certFile: site.crt, keyFile: site.key}
 - address: "localhost:8080"
