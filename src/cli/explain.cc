@@ -1,9 +1,12 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/strings.h"
 #include "cli/commands.h"
@@ -49,8 +52,8 @@ void append_profile(std::string& out, const Json& decision, const Json& profile)
   out += fmt::format("\nprofile {}: {} candidates, {}\n", text_of(profile, "profile"),
                      text_of(profile, "candidates"), picked.empty() ? "none picked" : "picked by " + picker);
   if (const std::string decided_by = text_of(profile, "decided_by"); !decided_by.empty()) {
-    out += fmt::format("  only {} of them have fresh signals: decided by {}\n",
-                       text_of(profile, "fresh_candidates"), decided_by);
+    out += fmt::format("  {} of {} candidates have fresh signals: decided by {}\n",
+                       text_of(profile, "fresh_candidates"), text_of(profile, "candidates"), decided_by);
   }
   for (const Json& filter : profile.value("filters", Json::array())) {
     out += fmt::format("  filter {}: {} -> {}\n", text_of(filter, "plugin"), text_of(filter, "before"),
@@ -95,6 +98,37 @@ std::string head_line(const Json& decision, std::initializer_list<HeadField> fie
   return out.empty() ? out : out + '\n';
 }
 
+void append_signal(std::string& out, const Json& signal) {
+  // An endpoint that is down has its last value, if it ever had one.
+  const bool known = signal.contains("age_ms");
+  std::vector<std::string> rest;
+  if (known) rest.push_back(fmt::format("age {:.0f} ms", signal.value("age_ms", 0.0)));
+  if (signal.contains("influence"))
+    rest.push_back(fmt::format("influence {:.2f}", signal.value("influence", 0.0)));
+  if (signal.value("sent_since", 0) > 0) rest.push_back(text_of(signal, "sent_since") + " sent since");
+  const double value = signal.value("value", Json()).is_number() ? signal.value("value", 0.0) : 0;
+  const bool whole = value == std::floor(value);
+  out += fmt::format("  {:<36} {:<18} {:>10} {:<9} {:<13} {}\n", text_of(signal, "endpoint"),
+                     text_of(signal, "signal"), !known ? "-" : fmt::format("{:.{}f}", value, whole ? 0 : 4),
+                     text_of(signal, "unit"), text_of(signal, "state"), fmt::join(rest, ", "));
+}
+
+// Who is not simply healthy: "draining, asleep, ejected (status), 4766 ms left".
+void append_health(std::string& out, const Json& endpoints) {
+  std::string_view title = "\nnot healthy\n";
+  for (const Json& endpoint : endpoints) {
+    std::vector<std::string> why;
+    if (endpoint.value("draining", false)) why.emplace_back("draining");
+    if (endpoint.value("asleep", false)) why.emplace_back("asleep");
+    if (const std::string state = text_of(endpoint, "health"); state != "healthy")
+      why.push_back(state + " (" + text_of(endpoint, "reason") + ")");
+    if (endpoint.contains("ejected_ms")) why.push_back(text_of(endpoint, "ejected_ms") + " ms left");
+    if (why.empty()) continue;
+    out += std::exchange(title, {});
+    out += fmt::format("  {:<36} {}\n", text_of(endpoint, "endpoint"), fmt::join(why, ", "));
+  }
+}
+
 // The decision as a person reads it, a refusal's reason first. Anything unexpected in it is left out, not
 // guessed.
 std::string render(const Json& decision) {
@@ -114,24 +148,8 @@ std::string render(const Json& decision) {
   for (const Json& profile : decision.value("profiles", Json::array()))
     append_profile(out, decision, profile);
   if (!decision.value("signals", Json::array()).empty()) out += "\nsignals\n";
-  for (const Json& signal : decision.value("signals", Json::array())) {
-    const std::string state = text_of(signal, "state");
-    const bool known = state == "fresh" || state == "stale";
-    std::string rest = known ? "age " + text_of(signal, "age_ms") + " ms" : "";
-    if (signal.contains("influence")) rest += ", influence " + text_of(signal, "influence");
-    if (signal.value("sent_since", 0) > 0) rest += ", " + text_of(signal, "sent_since") + " sent since";
-    out += fmt::format("  {:<36} {:<18} {:>10} {:<9} {:<13} {}\n", text_of(signal, "endpoint"),
-                       text_of(signal, "signal"), known ? text_of(signal, "value") : "-",
-                       text_of(signal, "unit"), state, rest);
-  }
-  for (const Json& endpoint : decision.value("health", Json::array())) {
-    std::string why;
-    if (endpoint.value("draining", false)) why += " draining";
-    if (endpoint.value("asleep", false)) why += " asleep";
-    if (const std::string state = text_of(endpoint, "health"); state != "healthy")
-      why += " " + state + " (" + text_of(endpoint, "reason") + ")";
-    if (!why.empty()) out += fmt::format("  {:<36}{}\n", text_of(endpoint, "endpoint"), why);
-  }
+  for (const Json& signal : decision.value("signals", Json::array())) append_signal(out, signal);
+  append_health(out, decision.value("health", Json::array()));
   if (const std::string as = text_of(decision, "picked_as"); !as.empty())
     out += fmt::format("\npicked as: {}\n", as);
   if (const std::string winner = text_of(decision, "endpoint"); !winner.empty())

@@ -440,6 +440,7 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   record.decision_started_at = now;
 
   const Picture& picture = pictures_->refresh(now);
+  chosen_by_ = &picture;
   const PoolSnapshot& pool = *picture.pool;
   const SignalView& signals = *picture.signals;
   record.membership_epoch = pool.epoch;
@@ -913,8 +914,10 @@ std::string Director::explain(Request& request, const RequestInput& input) {
                      std::nullopt, true);
   out.pop_back();
   out += ",\"explanations\":[" + explanations + "],\"signals\":[";
-  const TimePoint now = clock_.now();
-  const Picture& picture = pictures_->refresh(now);
+  // What was decided by, if it came so far: figures of a moment later would not explain it.
+  const TimePoint started = request.record.decision_started_at;
+  const TimePoint now = started != kNever ? started : clock_.now();
+  const Picture& picture = started != kNever ? *chosen_by_ : pictures_->refresh(now);
   const Freshness* freshness =
       request.policy != nullptr && request.policy->freshness ? &*request.policy->freshness : nullptr;
   bool first = true;
@@ -929,7 +932,7 @@ std::string Director::explain(Request& request, const RequestInput& input) {
       if (value.observed_at == kNever) {
         out += "null";
       } else {
-        fmt::format_to(std::back_inserter(out), "{:.6g}", value.value);
+        fmt::format_to(std::back_inserter(out), "{:.10g}", value.value);
       }
       out += ",\"unit\":" + json_quote(signal_unit(signal)) +
              ",\"state\":" + json_quote(signal_state_name(value.state));

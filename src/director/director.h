@@ -234,6 +234,7 @@ class Director {
 
   Pool& pool_;
   std::unique_ptr<PictureSource> pictures_;
+  const Picture* chosen_by_ = nullptr;  // the last decision's; refresh() ends it
   const Clock& clock_;
   HealthWatch health_;
   Options options_;

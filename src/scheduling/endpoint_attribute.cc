@@ -44,7 +44,7 @@ void append_scalar(const SchedulingContext& ctx, std::string_view name, Attribut
   append_millis(out, age);
   if (ctx.freshness == nullptr || ctx.freshness->attributes.influence(age) >= 1) return;
   out += ", influence ";
-  append_number(out, ctx.freshness->attributes.influence(age));
+  append_rounded(out, ctx.freshness->attributes.influence(age));
 }
 
 }  // namespace penstock::scheduling

@@ -156,7 +156,7 @@ void append_signal(const SchedulingContext& ctx, Candidate candidate, Signal sig
   const double influence = ctx.freshness->of(signal).influence(ctx.now - read.observed_at);
   if (influence >= 1) return;
   out += ", influence ";
-  append_number(out, influence);
+  append_rounded(out, influence);
 }
 
 }  // namespace penstock::scheduling

@@ -189,3 +189,8 @@ class Gateway(Exposition):
         answer = httpx.get(f"{self.admin}/debug/decisions/{request_id}", timeout=5)
         assert answer.status_code == 200, answer.text
         return answer.json()
+
+    def explain(self, path, body):
+        answer = httpx.post(f"{self.admin}/debug/explain?path={path}", json=body, timeout=20)
+        assert answer.status_code == 200, answer.text
+        return answer.json()

@@ -1,12 +1,15 @@
 """Endpoints that fail requests, sleep or drain: who gets none, for how long, and what says so."""
 import contextlib
+import json
+import re
+import subprocess
 import threading
 import time
 
 import httpx
 import pytest
 
-from harness import eventually
+from harness import PENSTOCK, eventually
 
 CHAT = "/v1/chat/completions"
 
@@ -56,6 +59,9 @@ def test_an_engine_that_answers_5xx_is_ejected_tried_again_and_comes_back(start,
     ask_until(gateway, lambda: ejections(gateway, "status") == 1, "the failing engine is ejected")
     page = health(gateway)[engines.ports[0]]
     assert page["reason"] == "status"
+    shown = subprocess.run([PENSTOCK, "explain", "--admin", gateway.admin, "--body", "-"], input=json.dumps(body()),
+                           capture_output=True, text=True, timeout=60).stdout
+    assert re.search(rf"not healthy\n  \S+{engines.ports[0]} +(ejected|half_open) \(status\)", shown), shown
     # It goes on failing: its trials fail, nobody else meets it.
     ask_until(gateway, lambda: ejections(gateway, "status") >= 3, "trials fail")
     engines.fault(0)

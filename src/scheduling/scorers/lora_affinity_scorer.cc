@@ -75,7 +75,7 @@ void LoraAffinityScorer::explain(const SchedulingContext& ctx, Candidate candida
   const double influence = ctx.freshness->adapters().influence(ctx.now - lora.observed_at);
   if (influence >= 1) return;
   out += ", influence ";
-  append_number(out, influence);
+  append_rounded(out, influence);
 }
 
 }  // namespace penstock::scheduling
