@@ -399,8 +399,13 @@ void PoolRuntime::endpoint_added(const std::shared_ptr<const Endpoint>& endpoint
                       {{"pool", pool_.name}, {"endpoint", endpoint->id}, {"address", endpoint->host_port}});
 }
 
-void PoolRuntime::endpoint_updated(const std::shared_ptr<const Endpoint>&,
-                                   const std::shared_ptr<const Endpoint>&) {}
+void PoolRuntime::endpoint_updated(const std::shared_ptr<const Endpoint>& before,
+                                   const std::shared_ptr<const Endpoint>& now) {
+  if (before->draining == now->draining) return;
+  telemetry::log_info(
+      now->draining ? "endpoint drains, it gets requests of its sessions only" : "endpoint drains no longer",
+      {{"pool", pool_.name}, {"endpoint", now->id}});
+}
 
 void PoolRuntime::endpoint_removed(const std::shared_ptr<const Endpoint>& endpoint) {
   telemetry::log_info("endpoint removed", {{"pool", pool_.name}, {"endpoint", endpoint->id}});

@@ -203,7 +203,7 @@ void EndpointHealth::eject(const Endpoint& endpoint, const OutlierDetectionSetti
                         {{"pool", std::string_view(pool_)},
                          {"endpoint", std::string_view(endpoint.id)},
                          {"reason", ejection_reason_name(reason)},
-                         {"out", out}});
+                         {"pool_out", out}});
     return;
   }
   metrics_.ejections.with({pool_, ejection_reason_name(reason)}).add();
@@ -211,8 +211,8 @@ void EndpointHealth::eject(const Endpoint& endpoint, const OutlierDetectionSetti
                                            {"endpoint", std::string_view(endpoint.id)},
                                            {"reason", ejection_reason_name(reason)},
                                            {"seconds", to_seconds(away)},
-                                           {"in_a_row", in_a_row},
-                                           {"out", out}});
+                                           {"ejections", in_a_row},
+                                           {"pool_out", out}});
 }
 
 uint32_t EndpointHealth::back(const Endpoint& endpoint, uint32_t consecutive_failures, uint32_t generation,
@@ -237,7 +237,7 @@ uint32_t EndpointHealth::back(const Endpoint& endpoint, uint32_t consecutive_fai
   metrics_.endpoint_returns.with({pool_}).add();
   telemetry::log_info(
       "endpoint is back",
-      {{"pool", std::string_view(pool_)}, {"endpoint", std::string_view(endpoint.id)}, {"out", out}});
+      {{"pool", std::string_view(pool_)}, {"endpoint", std::string_view(endpoint.id)}, {"pool_out", out}});
   return generation + 1;
 }
 

@@ -205,6 +205,8 @@ def test_a_draining_engine_keeps_its_sessions_and_gets_no_other_work(start, tmp_
     other = "e1" if drained == "e0" else "e0"
     write(int(drained[1]))
     eventually(lambda: health(gateway)[engines.ports[int(drained[1])]].get("draining"), what="the file is read")
+    told = eventually(lambda: gateway.program.log_lines("endpoint drains, it gets requests of its sessions only"), what="the log says so")
+    assert [line["endpoint"] for line in told] == [f"default/{drained}"]
     for session, home in homes.items():
         assert served_by(session, 1) == home
     for i in range(20):
