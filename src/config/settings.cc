@@ -133,7 +133,9 @@ void bind_pool(Binder& b, PoolSettings& p, PoolNodes& n) {
 
 void bind_discovery(Binder& b, DiscoverySettings& d, const Node*& dns) {
   b.field("static", d.static_urls, "", "Endpoints as URLs: \"http://10.0.0.1:8000\".");
-  b.field("file", d.file, "", "Endpoints file (`endpoints: [{name, namespace, address, port, labels}]`).");
+  b.field("file", d.file, "",
+          "Endpoints file (`endpoints: [{name, namespace, address, port, labels, draining}]`, or `url` "
+          "in place of address and port).");
   b.field("watchFile", d.watch_file, "", "Whether changes of the file are followed.");
   b.field("filePoll", d.file_poll, "", "How often the file is looked at where the system can't watch it.");
   b.node("dns", dns, "One endpoint per address of a name.");
