@@ -3,8 +3,8 @@ JOBS ?= $(shell nproc)
 PYTHON ?= python3
 VENV := build/venv
 
-.PHONY: setup venv build demo test test-unit test-e2e test-long test-asan test-tsan bench fuzz reference \
-        format format-check layers tidy clean
+.PHONY: setup venv build demo test test-unit test-e2e test-kubernetes test-long test-asan test-tsan bench fuzz \
+        reference manifests kubernetes-tools format format-check layers tidy clean
 
 setup:
 	tools/setup
@@ -45,7 +45,24 @@ test-tsan: setup
 test-e2e: setup venv
 	cmake --preset release >/dev/null
 	cmake --build --preset release -j $(JOBS) --target penstock extproc_generator
-	$(VENV)/bin/python -m pytest -q --timeout 120 tests/e2e
+	$(VENV)/bin/python -m pytest -q --timeout 120 tests/e2e tests/deploy \
+	  tests/kubernetes
+
+# Helm, etcd, the API server and its controllers into build/kubernetes/, from the Go module proxy: about twelve
+# CPU-minutes, once.
+kubernetes-tools:
+	tools/kubernetes-tools
+
+# The charts as Helm renders them, and what they make on a real API server; nothing is skipped.
+test-kubernetes: setup venv kubernetes-tools
+	cmake --preset release >/dev/null
+	cmake --build --preset release -j $(JOBS) --target penstock
+	PENSTOCK_NEED_KUBERNETES=1 $(VENV)/bin/python -m pytest -q --timeout 600 tests/kubernetes tests/deploy
+
+# deploy/kubernetes/ from the charts.
+manifests:
+	tools/kubernetes-tools helm
+	tools/render-manifests
 
 # What takes long: h2spec, two real vLLM engines on CPU behind the gateway (6 GB to install), and ten minutes of
 # each fuzz target.

@@ -1,0 +1,50 @@
+{{/* What the schema can't say: values that don't go together. Each message names its value. */}}
+{{- define "penstock.checks" -}}
+{{- $router := .Values.router -}}
+{{- $pool := include "penstock.pool" . -}}
+{{- $ours := dict
+  "config-file" "router.epp.pluginsConfigFile" "config-text" "router.epp.pluginsCustomConfig"
+  "pool-name" "router.inferencePool.name" "pool-namespace" "the release's namespace"
+  "pool-group" "router.inferencePool.group"
+  "endpoint-selector" "router.modelServers.matchLabels" "endpoint-target-ports" "router.modelServers.targetPorts"
+  "grpc-port" "router.epp.extProcPort" "grpc-health-port" "router.epp.grpcHealthPort"
+  "metrics-port" "router.metricsPort" -}}
+{{- range $flag, $value := $router.epp.flags -}}
+  {{- if hasKey $ours $flag -}}
+    {{- fail (printf "router.epp.flags.%s: the chart sets this flag; use %s" $flag (index $ours $flag)) -}}
+  {{- end -}}
+{{- end -}}
+{{- if and $router.inferencePool.create $router.inferencePool.name -}}
+  {{- fail "router.inferencePool.name: a pool that the chart creates has the release's name; set router.inferencePool.create to false to serve an existing one" -}}
+{{- end -}}
+{{- if and (or $router.inferencePool.create (not $pool)) (not $router.modelServers.matchLabels) -}}
+  {{- fail "router.modelServers.matchLabels: needed to select the model servers, such as {app: my-model}" -}}
+{{- end -}}
+{{- if and $router.inferencePool.create (ne $router.inferencePool.group "inference.networking.k8s.io") -}}
+  {{- fail (printf "router.inferencePool.group: the chart creates pools of inference.networking.k8s.io only, not of %s" $router.inferencePool.group) -}}
+{{- end -}}
+{{- if and $router.inferenceObjectives (not $router.inferencePool.create) -}}
+  {{- fail "router.inferenceObjectives: needs router.inferencePool.create" -}}
+{{- end -}}
+{{- if not (hasKey (include "penstock.pluginFiles" . | fromYaml) $router.epp.pluginsConfigFile) -}}
+  {{- fail (printf "router.epp.pluginsConfigFile: there is no %s among default-plugins.yaml, payload-agnostic.yaml and router.epp.pluginsCustomConfig" $router.epp.pluginsConfigFile) -}}
+{{- end -}}
+{{- if and $router.epp.autoscaling.enabled (include "penstock.leaderElection" .) -}}
+  {{- fail "router.epp.autoscaling.enabled: with router.epp.flags.ha-enable-leader-election one replica does all the work, however many there are" -}}
+{{- end -}}
+{{- if and $router.epp.autoscaling.enabled (gt (int $router.epp.autoscaling.minReplicas) (int $router.epp.autoscaling.maxReplicas)) -}}
+  {{- fail "router.epp.autoscaling.minReplicas: above maxReplicas" -}}
+{{- end -}}
+{{- if and $router.proxy.enabled (ne .Chart.Name "penstock-standalone") -}}
+  {{- fail "router.proxy.enabled: Envoy beside the picker comes with the chart penstock-standalone" -}}
+{{- end -}}
+{{- if and $router.proxy.enabled $router.epp.tls.secretName -}}
+  {{- fail "router.epp.tls.secretName: Envoy in the picker's pod speaks to it in plain text over loopback" -}}
+{{- end -}}
+{{- if and $router.proxy.enabled (eq (toString (index $router.epp.flags "secure-serving")) "true") -}}
+  {{- fail "router.epp.flags.secure-serving: Envoy in the picker's pod speaks to it in plain text over loopback" -}}
+{{- end -}}
+{{- if and .Values.httpRoute.create (not $pool) -}}
+  {{- fail "httpRoute.create: needs an InferencePool to lead to (router.inferencePool)" -}}
+{{- end -}}
+{{- end -}}

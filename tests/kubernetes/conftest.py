@@ -1,0 +1,39 @@
+"""Helm and a real API server, where tools/kubernetes-tools has built them. `make test` skips what isn't there; with
+PENSTOCK_NEED_KUBERNETES (make test-kubernetes) that is an error."""
+import os
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "deploy"))
+
+from charts import HELM, Helm  # noqa: E402
+from control_plane import ControlPlane, missing_programs  # noqa: E402
+
+
+def absent(what):
+    if os.environ.get("PENSTOCK_NEED_KUBERNETES"):
+        pytest.fail(f"{what}: run tools/kubernetes-tools")
+    pytest.skip(f"{what} (make test-kubernetes builds what is needed)")
+
+
+@pytest.fixture(scope="session")
+def helm():
+    if not HELM.exists():
+        absent("Helm is not built")
+    return Helm()
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory):
+    """One API server for the session, with all resource definitions and without controllers."""
+    if missing := missing_programs():
+        absent("not built: " + ", ".join(missing))
+    plane = ControlPlane(tmp_path_factory.mktemp("plane"))
+    try:
+        plane.start()
+        plane.install_crds()
+        yield plane
+    finally:
+        plane.stop()
