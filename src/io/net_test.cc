@@ -22,6 +22,11 @@ using testing::loopback;
 using testing::run_on;
 using testing::TestCertificate;
 
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 TEST(SocketAddress, ParsesAndPrintsBothFamilies) {
   EXPECT_EQ(SocketAddress::parse("127.0.0.1:80")->to_string(), "127.0.0.1:80");
   EXPECT_EQ(SocketAddress::parse("[::1]:8080")->to_string(), "[::1]:8080");
@@ -206,6 +211,23 @@ TEST(Tls, ClientCertificatesAreAskedForAndNamed) {
       EXPECT_NE((*head)->fields.get("x-client").find("client.test"), std::string_view::npos);
     }
     call->close();
+    TlsClientOptions by_text;
+    by_text.ca_pem = text_of(options.ca_file);
+    by_text.certificate_pem = text_of(options.certificate_file);
+    by_text.key_pem = text_of(options.key_file);
+    auto from_text = TlsClientContext::create(by_text);
+    EXPECT_TRUE(from_text.ok()) << (from_text.ok() ? "" : from_text.error().message);
+    if (!from_text.ok()) co_return;
+    HttpDestination same{"127.0.0.1", address.port(), *from_text, "other.test"};
+    auto again = co_await client.start(same, {});
+    EXPECT_TRUE(again.ok()) << (again.ok() ? "" : again.error().message);
+    if (!again.ok()) co_return;
+    auto same_head = co_await again->response();
+    EXPECT_TRUE(same_head.ok());
+    if (same_head.ok()) {
+      EXPECT_NE((*same_head)->fields.get("x-client").find("client.test"), std::string_view::npos);
+    }
+    again->close();
     options.certificate_file.clear();
     options.verify = false;
     auto anonymous = TlsClientContext::create(options);
@@ -262,6 +284,16 @@ TEST(Tls, TheSystemsCertificatesAreReadWithTheFirstConnectionAndNotOnTheLoop) {
   EXPECT_TRUE(testing::eventually([&] { return answered == 2; }));
   ::unsetenv("SSL_CERT_FILE");
   ::unsetenv("SSL_CERT_DIR");
+}
+
+TEST(Tls, TextWithoutACertificateIsRefused) {
+  TlsClientOptions options;
+  options.ca_pem = "no certificate";
+  EXPECT_FALSE(TlsClientContext::create(options).ok());
+  TlsClientOptions client;
+  client.verify = false;
+  client.certificate_pem = "no certificate";
+  EXPECT_FALSE(TlsClientContext::create(client).ok());
 }
 
 TEST(Tls, UnusableFilesAreNamed) {

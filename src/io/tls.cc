@@ -52,6 +52,59 @@ void set_common_options(SSL_CTX* context, bool allow_tls12) {
   SSL_CTX_set_read_ahead(context, 1);
 }
 
+template <auto Free>
+struct Freed {
+  template <typename T>
+  void operator()(T* object) const {
+    Free(object);
+  }
+};
+
+using PemReader = std::unique_ptr<BIO, Freed<BIO_free_all>>;
+
+PemReader pem_reader(const std::string& pem) {
+  return PemReader(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+}
+
+std::unique_ptr<X509, Freed<X509_free>> next_certificate(const PemReader& reader) {
+  return std::unique_ptr<X509, Freed<X509_free>>(PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr));
+}
+
+// Every certificate of the text is a root that is trusted.
+Status trust_pem(SSL_CTX* context, const std::string& pem) {
+  const PemReader reader = pem_reader(pem);
+  size_t found = 0;
+  while (const auto certificate = next_certificate(reader)) {
+    if (X509_STORE_add_cert(SSL_CTX_get_cert_store(context), certificate.get()) != 1)
+      return invalid_config("can't use CA certificate: " + take_ssl_error());
+    ++found;
+  }
+  if (found == 0) return invalid_config("can't use CA certificate: " + take_ssl_error());
+  ERR_clear_error();  // the end of the text is one
+  return {};
+}
+
+// The leaf first, then its issuers.
+Status use_certificate_pem(SSL_CTX* context, const std::string& certificate, const std::string& key) {
+  const PemReader reader = pem_reader(certificate);
+  const auto leaf = next_certificate(reader);
+  if (!leaf || SSL_CTX_use_certificate(context, leaf.get()) != 1)
+    return invalid_config("can't use client certificate: " + take_ssl_error());
+  while (auto issuer = next_certificate(reader)) {
+    if (SSL_CTX_add0_chain_cert(context, issuer.get()) != 1)
+      return invalid_config("can't use client certificate: " + take_ssl_error());
+    static_cast<void>(issuer.release());
+  }
+  ERR_clear_error();
+  const std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>> private_key(
+      PEM_read_bio_PrivateKey(pem_reader(key).get(), nullptr, nullptr, nullptr));
+  if (!private_key || SSL_CTX_use_PrivateKey(context, private_key.get()) != 1)
+    return invalid_config("can't use client key: " + take_ssl_error());
+  if (SSL_CTX_check_private_key(context) != 1)
+    return invalid_config("the client certificate doesn't belong to the key: " + take_ssl_error());
+  return {};
+}
+
 Status use_certificate(SSL_CTX* context, const std::string& certificate, const std::string& key) {
   if (SSL_CTX_use_certificate_chain_file(context, certificate.c_str()) != 1)
     return config_error("can't use certificate file", certificate);
@@ -61,14 +114,6 @@ Status use_certificate(SSL_CTX* context, const std::string& certificate, const s
     return config_error("the certificate doesn't belong to the key", key);
   return {};
 }
-
-template <auto Free>
-struct Freed {
-  template <typename T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
 
 // Makes a key and a certificate for it, and gives both to the context.
 Status use_self_signed(SSL_CTX* context, const std::string& organisation) {
@@ -252,16 +297,25 @@ Result<std::shared_ptr<TlsClientContext::Impl::Generation>> TlsClientContext::Im
   if (context == nullptr) return invalid_config("no TLS context: " + detail::take_ssl_error());
   detail::set_common_options(context, options.allow_tls12);
   if (options.verify) {
-    generation->uses_system_roots = options.ca_file.empty();
+    generation->uses_system_roots = options.ca_file.empty() && options.ca_pem.empty();
     if (!options.ca_file.empty() &&
         SSL_CTX_load_verify_locations(context, options.ca_file.c_str(), nullptr) != 1)
       return detail::config_error("can't use CA file", options.ca_file);
+    if (options.ca_file.empty() && !options.ca_pem.empty()) {
+      if (Status status = detail::trust_pem(context, options.ca_pem); !status.ok())
+        return std::move(status).error();
+    }
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
   } else {
     SSL_CTX_set_verify(context, SSL_VERIFY_NONE, nullptr);
   }
   if (!options.certificate_file.empty()) {
     if (Status status = detail::use_certificate(context, options.certificate_file, options.key_file);
+        !status.ok())
+      return std::move(status).error();
+  }
+  if (options.certificate_file.empty() && !options.certificate_pem.empty()) {
+    if (Status status = detail::use_certificate_pem(context, options.certificate_pem, options.key_pem);
         !status.ok())
       return std::move(status).error();
   }

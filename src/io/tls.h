@@ -52,6 +52,10 @@ struct TlsClientOptions {
   std::string ca_file;  // PEM; empty: the system's
   std::string certificate_file;
   std::string key_file;
+  // The same as PEM text, where they are in no file; a file goes first.
+  std::string ca_pem;
+  std::string certificate_pem;
+  std::string key_pem;
   std::vector<std::string> alpn = {"http/1.1"};
   bool allow_tls12 = true;
 };

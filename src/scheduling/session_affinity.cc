@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/base64.h"
 #include "base/hash.h"
 #include "base/strings.h"
-#include "scheduling/base64.h"
 #include "scheduling/nested_params.h"
 
 namespace penstock::scheduling {

@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "scheduling/base64.h"
+#include "base/base64.h"
 #include "scheduling/test_support.h"
 
 namespace penstock::scheduling {

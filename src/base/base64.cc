@@ -1,10 +1,10 @@
-#include "scheduling/base64.h"
+#include "base/base64.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 
-namespace penstock::scheduling {
+namespace penstock {
 
 namespace {
 
@@ -58,4 +58,4 @@ std::optional<std::string_view> base64_decode(std::string_view text, Arena& aren
   return std::string_view(out.data(), written);
 }
 
-}  // namespace penstock::scheduling
+}  // namespace penstock
