@@ -3,11 +3,19 @@ import os
 import pathlib
 import subprocess
 
+import pytest
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CHARTS = ROOT / "deploy/charts"
 HELM = pathlib.Path(os.environ.get("HELM", ROOT / "build/kubernetes/bin/helm"))
+
+
+def absent(what):
+    """Ends a test whose program isn't built."""
+    if os.environ.get("PENSTOCK_NEED_KUBERNETES"):
+        pytest.fail(f"{what}: run tools/kubernetes-tools")
+    pytest.skip(f"{what} (make test-kubernetes builds what is needed)")
 
 
 class Helm:

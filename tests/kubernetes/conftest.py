@@ -1,6 +1,5 @@
 """Helm and a real API server, where tools/kubernetes-tools has built them. `make test` skips what isn't there; with
 PENSTOCK_NEED_KUBERNETES (make test-kubernetes) that is an error."""
-import os
 import pathlib
 import sys
 
@@ -8,14 +7,8 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "deploy"))
 
-from charts import HELM, Helm  # noqa: E402
+from charts import HELM, Helm, absent  # noqa: E402
 from control_plane import ControlPlane, missing_programs  # noqa: E402
-
-
-def absent(what):
-    if os.environ.get("PENSTOCK_NEED_KUBERNETES"):
-        pytest.fail(f"{what}: run tools/kubernetes-tools")
-    pytest.skip(f"{what} (make test-kubernetes builds what is needed)")
 
 
 @pytest.fixture(scope="session")

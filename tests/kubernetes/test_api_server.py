@@ -1,0 +1,180 @@
+"""The charts' objects on a real API server with RBAC: whether it takes them, and what the picker's account may do."""
+import pytest
+import yaml
+
+import schemas
+from charts import ROOT, example_values
+from control_plane import ApiError
+
+CHART = "penstock-epp"
+
+
+def known(objects):
+    """Those whose kinds this API server serves."""
+    return [o for o in objects if (o["apiVersion"].rpartition("/")[0], o["kind"]) not in schemas.Schemas.UNKNOWN]
+
+
+@pytest.fixture(scope="module")
+def team(plane):
+    plane.create_namespace("team")
+    return "team"
+
+
+@pytest.fixture(scope="module")
+def installed(plane, helm):
+    """The example with everything but what needs other projects, really applied, and the picker as its account."""
+    plane.create_namespace("installed")
+    objects = known(helm.example("everything", namespace="installed"))
+    for each in objects:
+        plane.admin.apply(each)
+    return plane.api(plane.token_of("installed", "llama-epp"))
+
+
+@pytest.mark.parametrize("chart, file", example_values(), ids=lambda v: getattr(v, "stem", v))
+def test_the_server_takes_every_object_of_every_example(plane, helm, team, chart, file):
+    for each in known(helm.template(chart, "--values", file)):
+        plane.admin.apply(each, dry_run=True)
+
+
+@pytest.mark.parametrize("variant", ["gateway", "standalone"])
+def test_the_server_takes_every_raw_manifest(plane, variant):
+    if not plane.admin.list("v1", "Namespace", fieldSelector="metadata.name=inference"):
+        plane.create_namespace("inference")
+    for each in yaml.safe_load_all((ROOT / "deploy/kubernetes" / variant / "penstock.yaml").read_text()):
+        plane.admin.apply(each, dry_run=True)
+
+
+def test_a_misspelt_field_is_refused(plane, team):
+    thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": team}, "dta": {}}
+    with pytest.raises(ApiError):
+        plane.admin.apply(thing, dry_run=True)
+
+
+@pytest.mark.parametrize("api_version, kind", [
+    ("v1", "Pod"),
+    ("inference.networking.k8s.io/v1", "InferencePool"),
+    ("llm-d.ai/v1alpha2", "InferenceObjective"),
+    ("llm-d.ai/v1alpha2", "InferenceModelRewrite"),
+    ("inference.networking.x-k8s.io/v1alpha2", "InferenceObjective"),
+    ("inference.networking.x-k8s.io/v1alpha2", "InferenceModelRewrite"),
+])
+def test_the_pickers_account_lists_and_watches_what_it_reads_in_its_namespace_only(installed, api_version, kind):
+    installed.list(api_version, kind, "installed")
+    assert installed.watches(api_version, kind, "installed")
+    with pytest.raises(ApiError) as refused:
+        installed.list(api_version, kind, "default")
+    assert refused.value.status == 403
+    with pytest.raises(ApiError) as refused:
+        installed.list(api_version, kind)
+    assert refused.value.status == 403
+
+
+def test_the_pickers_account_may_nothing_else(installed):
+    for verb, group, resource in [("get", "", "secrets"), ("list", "", "secrets"), ("create", "", "pods"), ("delete", "", "pods"),
+                                  ("get", "", "services"), ("update", "inference.networking.k8s.io", "inferencepools"),
+                                  ("update", "inference.networking.k8s.io", "inferencepools/status"),
+                                  ("update", "llm-d.ai", "inferenceobjectives"), ("delete", "llm-d.ai", "inferenceobjectives"),
+                                  ("create", "", "pods/exec"), ("list", "coordination.k8s.io", "leases"),
+                                  ("patch", "apps", "deployments")]:
+        assert not installed.may(verb, group, resource, "installed"), f"{verb} {resource}"
+
+
+def test_the_pickers_account_asks_who_scrapes(installed):
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "nobody's"}}
+    answer = installed.http.post("/apis/authentication.k8s.io/v1/tokenreviews", json=review)
+    assert answer.status_code == 201 and not answer.json()["status"].get("authenticated")
+
+
+def test_the_scrapers_token_lets_it_get_metrics_and_nothing_else(plane, installed):
+    token = plane.token_of("installed", "llama-epp-metrics-reader")
+    who = installed.http.post("/apis/authentication.k8s.io/v1/tokenreviews", json={
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}).json()["status"]["user"]
+    assert who["username"] == "system:serviceaccount:installed:llama-epp-metrics-reader"
+
+    def may(verb, path):
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
+            "user": who["username"], "groups": who["groups"], "nonResourceAttributes": {"path": path, "verb": verb}}}
+        return installed.http.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", json=review).json()["status"]["allowed"]
+    assert may("get", "/metrics")
+    assert not may("get", "/debug/decisions") and not may("post", "/metrics")
+    assert not plane.api(token).may("list", "", "pods", "installed")
+
+
+def test_a_leader_may_hold_its_lease_and_no_other(plane, helm):
+    plane.create_namespace("election")
+    for each in helm.example("leader-election", namespace="election"):
+        if each["kind"] in ("ServiceAccount", "Role", "RoleBinding"):
+            plane.admin.apply(each)
+    picker = plane.api(plane.token_of("election", "llama-epp"))
+
+    def lease(name):
+        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name, "namespace": "election"},
+                "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15}}
+    own = picker.create(lease("epp-election-llama.llm-d.ai"))
+    own["spec"]["holderIdentity"] = "b"
+    answer = picker.http.put(picker.path("coordination.k8s.io/v1", "Lease", "election", own["metadata"]["name"]), json=own)
+    assert answer.status_code == 200
+    plane.admin.create(lease("another"))
+    with pytest.raises(ApiError) as refused:
+        picker.get("coordination.k8s.io/v1", "Lease", "election", "another")
+    assert refused.value.status == 403
+
+
+def objective(**spec):
+    return {"apiVersion": "llm-d.ai/v1alpha2", "kind": "InferenceObjective", "metadata": {"name": "a", "namespace": "team"},
+            "spec": {"poolRef": {"name": "llama"}, **spec}}
+
+
+def rewrite(*rules):
+    return {"apiVersion": "llm-d.ai/v1alpha2", "kind": "InferenceModelRewrite", "metadata": {"name": "a", "namespace": "team"},
+            "spec": {"poolRef": {"name": "llama"}, "rules": list(rules)}}
+
+
+def test_our_definitions_fill_in_what_is_left_out(plane, team):
+    made = plane.admin.apply(objective(priority=-3), dry_run=True)
+    assert made["spec"] == {"priority": -3, "poolRef": {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "llama"}}
+    made = plane.admin.apply(rewrite({"matches": [{"model": {"value": "a"}}], "targets": [{"modelRewrite": "b"}]}), dry_run=True)
+    assert made["spec"]["rules"][0]["matches"] == [{"model": {"type": "Exact", "value": "a"}}]
+
+
+@pytest.mark.parametrize("wrong, names", [
+    (objective(priority="high"), "priority"),
+    (objective(priority=2**31), "priority"),
+    (objective(poolRef={}), "name"),
+    (rewrite({"targets": []}), "targets"),
+    (rewrite({"targets": [{"modelRewrite": "b", "weight": 0}]}), "weight"),
+    (rewrite({"targets": [{"weight": 1}]}), "modelRewrite"),
+    (rewrite({"matches": [{"model": {"type": "Prefix", "value": "a"}}]}), "type"),
+    (rewrite({"matches": [{"model": {"value": ""}}]}), "value"),
+], ids=range(8))
+def test_our_definitions_refuse_what_is_wrong(plane, team, wrong, names):
+    with pytest.raises(ApiError) as refused:
+        plane.admin.apply(wrong, dry_run=True)
+    assert names in str(refused.value)
+
+
+def test_conditions_are_a_map_by_type(plane, team):
+    thing = plane.admin.apply(objective(priority=1))
+    condition = {"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    changed = plane.admin.apply({**{k: thing[k] for k in ("apiVersion", "kind")}, "metadata": {"name": "a", "namespace": team},
+                                 "status": {"conditions": [condition]}}, subresource="status")
+    assert [c["type"] for c in changed["status"]["conditions"]] == ["Accepted"]
+    assert changed["status"]["conditions"][0]["status"] == "True"
+
+
+def test_pods_are_as_a_kubelet_reports_them(plane, team):
+    pod = plane.ready_pod(team, "engine-0", "127.0.0.2", {"app": "llama"})
+    assert pod["status"]["podIP"] == "127.0.0.2"
+    listed = plane.admin.list("v1", "Pod", team, labelSelector="app=llama")
+    assert [p["metadata"]["name"] for p in listed] == ["engine-0"]
+    changed = plane.set_pod_status(pod, "127.0.0.2", ready=False)
+    assert {c["type"]: c["status"] for c in changed["status"]["conditions"]}["Ready"] == "False"
+    plane.admin.delete(pod)
+    assert plane.admin.list("v1", "Pod", team, labelSelector="app=llama") == []
+
+
+def test_the_server_comes_back_with_its_objects(plane, team):
+    before = plane.admin.get("v1", "Namespace", None, team)["metadata"]["uid"]
+    plane.stop_api_server()
+    plane.start_api_server()
+    assert plane.admin.get("v1", "Namespace", None, team)["metadata"]["uid"] == before
