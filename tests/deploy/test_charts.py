@@ -204,3 +204,35 @@ def test_resource_definitions_are_whole(kind):
     # What the status says by default is one that the schema takes.
     status = version["schema"]["openAPIV3Schema"]["properties"]["status"]
     jsonschema.Draft7Validator(status).validate(status["default"])
+
+
+def documents_of(name):
+    return re.findall(r"(?ms)^```yaml\n(.*?)^```$", (ROOT / "docs" / name).read_text())
+
+
+@pytest.mark.parametrize("name", ["kubernetes.md", "migration.md"])
+def test_values_in_the_docs_keep_the_schema(name):
+    blocks = documents_of(name)
+    assert blocks
+    for text in blocks:
+        assert errors(yaml.safe_load(text)) == [], text
+
+
+def test_values_that_the_docs_name_are_there():
+    values, text = values_of("penstock-standalone"), (ROOT / "docs/kubernetes.md").read_text()
+    named = re.findall(r"\b((?:router|httpRoute|provider)(?:\.\w+)+)", text)
+    assert len(named) > 20
+    for path in named:
+        # The selector's labels and flags are the user's.
+        at(values, re.sub(r"^(router\.modelServers\.matchLabels|router\.epp\.flags)\..*", r"\1", path))
+
+
+@pytest.mark.parametrize("name", ["kubernetes.md", "migration.md"])
+def test_links_of_the_docs_lead_somewhere(name):
+    folder = ROOT / "docs"
+    for target, anchor in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", (folder / name).read_text()):
+        file = folder / target if target else folder / name
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"(?m)^#+ (.*)$", file.read_text())
+            assert anchor in {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}, f"{target}#{anchor}"
