@@ -236,3 +236,35 @@ def test_links_of_the_docs_lead_somewhere(name):
         if anchor:
             headings = re.findall(r"(?m)^#+ (.*)$", file.read_text())
             assert anchor in {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}, f"{target}#{anchor}"
+
+
+def allowed_by_the_charts():
+    """(group, resource) to verbs of every rule in the role templates, whatever the values."""
+    text = (CHARTS / "penstock-epp/templates/rbac.yaml").read_text()
+    text = text.replace("{{ $router.inferencePool.group }}", "inference.networking.k8s.io, inference.networking.x-k8s.io")
+    found = {}
+    for groups, resources, verbs in re.findall(
+            r"- apiGroups: \[(.*?)\]\s+resources: \[(.*?)\]\s+(?:resourceNames: .*\s+)?verbs: \[(.*?)\]", text):
+        for group in groups.split(", "):
+            for resource in resources.split(", "):
+                found.setdefault((group.strip('"'), resource), set()).update(verbs.split(", "))
+    return found
+
+
+def known_to_the_client():
+    """(group, resource) by the name of the constant, of what the program's API client has a name for."""
+    text = (ROOT / "src/kubernetes/resource.h").read_text()
+    groups = dict(re.findall(r'string_view (k\w+Group) = "(.*?)"', text))
+    kinds = re.findall(r'Resource (k\w+)\{(\w+|"[^"]*"),\s*"\w+",\s*"(\w+)"', text)
+    return {name: (groups.get(group, group.strip('"')), plural) for name, group, plural in kinds}
+
+
+def test_roles_allow_what_the_client_uses_and_nothing_it_has_no_name_for():
+    allowed, known = allowed_by_the_charts(), known_to_the_client()
+    assert len(known) >= 10 and len(allowed) >= 10
+    assert {(g, r.partition("/")[0]) for g, r in allowed} <= set(known.values())
+    sources = {f: f.read_text() for f in (ROOT / "src").rglob("*.cc") if not f.name.endswith(("_test.cc", "_fuzz.cc", "_bench.cc"))}
+    for name, resource in known.items():
+        if any(re.search(rf"\b{name}\b" if file.parent.name == "kubernetes" else rf"\bkubernetes::{name}\b", text)
+               for file, text in sources.items()):
+            assert resource in allowed, f"{name} is used, and no rule of the charts allows {resource}"
