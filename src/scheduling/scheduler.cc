@@ -341,7 +341,8 @@ Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, 
 
   const size_t scorers = profile.scorers.size();
   std::span<double> totals = ctx.arena.make_filled<double>(candidates.size(), 0.0);
-  std::span<double> scores = ctx.arena.make_filled<double>(scorers * candidates.size(), kMissingScore);
+  std::span<double> scores = ctx.arena.make_span<double>(scorers * candidates.size());
+  mark_missing(scores);
   score(profile, signals_[index], ctx, laps, times, candidates, scores, totals, record);
 
   telemetry::SpanScope pick_span(ctx.trace, "pick_endpoints", telemetry::SpanKind::kInternal,

@@ -1,6 +1,7 @@
 #include "scheduling/score_row.h"
 
 #include <algorithm>
+#include <cstring>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -9,17 +10,25 @@ namespace penstock::scheduling {
 
 namespace {
 
+[[gnu::noinline]] void count_fault(double score, ScoreFaults& faults) {
+  const bool missing = std::bit_cast<uint64_t>(score) == std::bit_cast<uint64_t>(kMissingScore);
+  ++(score < 0 ? faults.negative : missing ? faults.missing : faults.not_a_number);
+}
+
 // One score as it counts.
 double proper(double score, ScoreFaults& faults) {
   if (!(score >= 0)) [[unlikely]] {
-    const bool missing = std::bit_cast<uint64_t>(score) == std::bit_cast<uint64_t>(kMissingScore);
-    ++(score < 0 ? faults.negative : missing ? faults.missing : faults.not_a_number);
+    count_fault(score, faults);
     return 0;
   }
   return score < 1 ? score : 1;
 }
 
 }  // namespace
+
+void mark_missing(std::span<double> rows) {
+  if (!rows.empty()) std::memset(rows.data(), 0xFF, rows.size_bytes());
+}
 
 ScoreFaults clamp_row(std::span<double> row) {
   ScoreFaults faults;

@@ -10,9 +10,11 @@
 // What becomes of one scorer's scores: a row, one score a candidate.
 namespace penstock::scheduling {
 
-// What a row holds before its scorer runs: a NaN of its own, so that a score left out is told from one that
-// is no number.
-inline constexpr double kMissingScore = std::bit_cast<double>(uint64_t{0x7FF8'0000'0000'5C0E});
+// What a row holds before its scorer runs: a NaN that no arithmetic makes, so that a score left out is told
+// from one that is no number. All its bytes are alike, for the sake of mark_missing().
+inline constexpr double kMissingScore = std::bit_cast<double>(~uint64_t{0});
+// Fills rows with it.
+void mark_missing(std::span<double> rows);
 
 // Scores that were outside of what a scorer promises. Each counts as 0.
 struct ScoreFaults {

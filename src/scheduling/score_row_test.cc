@@ -32,6 +32,16 @@ TEST(ScoreRowTest, WhatIsNoProperScoreCountsAsZeroAndIsToldApart) {
   EXPECT_THAT(totals, ElementsAre(2.5, 1, 4));
 }
 
+TEST(ScoreRowTest, RowsThatAreMarkedMissAllTheirScores) {
+  std::vector<double> row(7, 1.0);
+  mark_missing(std::span(row).first(6));
+  EXPECT_EQ(row[6], 1.0);
+  const ScoreFaults faults = clamp_row(row);
+  EXPECT_EQ(faults.missing, 6U);
+  EXPECT_EQ(faults.not_a_number, 0U);
+  mark_missing({});
+}
+
 TEST(ScoreRowTest, LongRowsAreClampedAndAddedAsShortOnes) {
   std::vector<double> row;
   for (int i = 0; i < 11; ++i) row.push_back(0.15 * i - (i == 6 ? 2 : 0));
