@@ -220,7 +220,9 @@ struct Scheduler::Timers {
 
 Scheduler::Scheduler(std::vector<Profile> profiles, const ProfileHandler* handler,
                      telemetry::MetricRegistry* metrics, const Clock* clock)
-    : profiles_(std::move(profiles)), simple_(std::make_unique<SimplePick>()), handler_(handler) {
+    : profiles_(std::move(profiles)),
+      simple_(std::make_unique<SimplePick[]>(profiles_.size())),
+      handler_(handler) {
   assert(handler_ != nullptr);
   for (const Profile& profile : profiles_) {
     assert(profile.picker != nullptr);
@@ -337,7 +339,7 @@ Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, 
   }
 
   record.simple = fallback(signals_[index], ctx, candidates, record);
-  if (record.simple != SimpleChoice::kNone) return run_simple(profile, ctx, candidates, record, result);
+  if (record.simple != SimpleChoice::kNone) return run_simple(index, ctx, candidates, record, result);
 
   const size_t scorers = profile.scorers.size();
   std::span<double> totals = ctx.arena.make_filled<double>(candidates.size(), 0.0);
@@ -360,12 +362,13 @@ Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, 
   return Outcome::kPicked;
 }
 
-Scheduler::Outcome Scheduler::run_simple(const Profile& profile, SchedulingContext& ctx,
+Scheduler::Outcome Scheduler::run_simple(size_t index, SchedulingContext& ctx,
                                          std::span<const Candidate> candidates, ProfileRecord& record,
                                          ProfileResult& result) const {
+  const Profile& profile = profiles_[index];
   const std::span<double> totals = ctx.arena.make_span<double>(candidates.size());
   const std::span<const Candidate> targets =
-      simple_->pick(record.simple, ctx, candidates, profile.picker->max_targets(), totals);
+      simple_[index].pick(record.simple, ctx, candidates, profile.picker->max_targets(), totals);
   record.scorers = ctx.arena.make_filled<ScorerRecord>(1, {simple_choice_name(record.simple), 1.0});
   record.picker_name = simple_choice_name(record.simple);
   record.picked = ctx.pool.endpoints[targets[0]]->id;
@@ -405,10 +408,14 @@ Result<SchedulingResult> Scheduler::run(SchedulingContext& ctx, DecisionRecord& 
   if (at != names_.end()) {
     const SignalSet mask = signals_[static_cast<size_t>(at - names_.begin())].required;
     record.oldest_signal_age = oldest_age(ctx, mask, primary.targets[0]);
-    if (primary.record != nullptr && primary.record->simple != SimpleChoice::kNone)
+    const bool simple = primary.record != nullptr && primary.record->simple != SimpleChoice::kNone;
+    // What was wrong before says more: a pool that is down has no fresh signals either.
+    if (record.fallback != FallbackState::kNone) return result;
+    if (simple) {
       record.fallback = FallbackState::kTooFewFreshSignals;
-    if (record.fallback == FallbackState::kNone && !all_usable(ctx, mask, primary.scored))
+    } else if (!all_usable(ctx, mask, primary.scored)) {
       record.fallback = FallbackState::kNoFreshSignals;
+    }
   }
   return result;
 }

@@ -93,7 +93,7 @@ class Scheduler {
   Result<SchedulingResult> decide(SchedulingContext& ctx, DecisionRecord& record) const;
   Outcome run_profile(size_t index, SchedulingContext& ctx, Laps& laps, ProfileRecord& record,
                       ProfileResult& result) const;
-  Outcome run_simple(const Profile& profile, SchedulingContext& ctx, std::span<const Candidate> candidates,
+  Outcome run_simple(size_t index, SchedulingContext& ctx, std::span<const Candidate> candidates,
                      ProfileRecord& record, ProfileResult& result) const;
   static void filter(const Profile& profile, SchedulingContext& ctx, Laps& laps, const ProfileTimers* times,
                      std::span<Candidate>& candidates, ProfileRecord& record);
@@ -108,8 +108,8 @@ class Scheduler {
 
   std::vector<Profile> profiles_;
   std::vector<std::string> names_;
-  std::vector<ProfileSignals> signals_;  // per profile
-  std::unique_ptr<SimplePick> simple_;
+  std::vector<ProfileSignals> signals_;   // per profile
+  std::unique_ptr<SimplePick[]> simple_;  // per profile: each goes round by itself
   const ProfileHandler* handler_;
   std::unique_ptr<Timers> timers_;
 };

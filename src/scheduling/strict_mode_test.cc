@@ -193,6 +193,73 @@ TEST_F(StrictMode, TheFallbackIsWhatTheConfigurationSays) {
   EXPECT_EQ(decide(scheduler, false).fallback, FallbackState::kNone) << "compatible: states are the table's";
 }
 
+// Runs all profiles at once; the last one is primary.
+class EveryProfile final : public ProfileHandler {
+ public:
+  std::span<const uint32_t> pick(SchedulingContext& ctx, std::span<const std::string> names,
+                                 std::span<bool> done, std::span<const ProfileResult* const>) const override {
+    if (done[0]) return {};
+    const std::span<uint32_t> all = ctx.arena.make_span<uint32_t>(names.size());
+    for (uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+    return all;
+  }
+  Result<SchedulingResult> process(SchedulingContext&, std::span<const std::string>,
+                                   std::span<const ProfileResult* const> results) const override {
+    return SchedulingResult{results, results.back(), 0};
+  }
+};
+
+TEST_F(StrictMode, EachProfileGoesRoundByItself) {
+  const EveryProfile both;
+  const Scheduler scheduler({{"prefill", {}, {{&queue, 1}}, &picker}, {"decode", {}, {{&queue, 1}}, &picker}},
+                            &both);
+  pool.pool.endpoints.resize(2);
+  pool.candidates.resize(2);
+  pool.now += seconds(30);
+  freshness.fallback = SimpleChoice::kRoundRobin;
+  std::vector<std::string> prefill;
+  std::vector<std::string> decode;
+  for (int i = 0; i < 4; ++i) {
+    decode.emplace_back(decide(scheduler).winner);
+    prefill.emplace_back(record.profiles[0].picked);
+  }
+  EXPECT_THAT(prefill, ElementsAre("ns/e0", "ns/e1", "ns/e0", "ns/e1"));
+  EXPECT_THAT(decode, ElementsAre("ns/e0", "ns/e1", "ns/e0", "ns/e1"));
+}
+
+TEST_F(StrictMode, WhatWasWrongBeforeTheSignalsWereLookedAtIsWhatTheRecordSays) {
+  const Scheduler scheduler = this->scheduler();
+  pool.now += seconds(30);
+  for (const FallbackState before : {FallbackState::kAllEjected, FallbackState::kProducerFailed}) {
+    pool.restart();
+    pool.context->freshness = &freshness;
+    record = DecisionRecord{};
+    record.fallback = before;
+    ASSERT_TRUE(scheduler.run(*pool.context, record).ok());
+    EXPECT_EQ(record.fallback, before);
+    EXPECT_EQ(record.profiles[0].simple, SimpleChoice::kLeastInFlight);
+  }
+}
+
+TEST_F(StrictMode, PredictedLatencyFadesWithTheSignalsItIsMadeOf) {
+  const Scorer* latency = nullptr;
+  const auto plugin = make_as("latency-scorer", latency, "", &pool.slots);
+  const Scheduler scheduler({{"default", {}, {{latency, 1}}, &picker}}, &handler);
+  pool.now += seconds(6);
+  for (const size_t i : {1, 2}) {
+    for (const Signal signal : {Signal::kWaitingRequests, Signal::kRunningRequests, Signal::kKvUsage})
+      pool.set(signal, i, signal == Signal::kKvUsage ? 0.8 : 0);
+  }
+  // The composite of idle queues and no prefix: 0.67 for the old free cache, 0.4 for the others.
+  decide(scheduler, false);
+  EXPECT_DOUBLE_EQ(total_of("ns/e0"), 0.67);
+  EXPECT_DOUBLE_EQ(total_of("ns/e1"), 0.40);
+  decide(scheduler);
+  const double mean = (0.5 * 0.67 + 2 * 0.40) / 2.5;
+  EXPECT_DOUBLE_EQ(total_of("ns/e0"), mean + 0.5 * (0.67 - mean));
+  EXPECT_DOUBLE_EQ(total_of("ns/e1"), 0.40);
+}
+
 TEST_F(StrictMode, WhatAnEngineDoesNotExportIsNotWaitedForUnlessThereIsNothingElse) {
   KvCacheUtilizationScorer kv;
   const Scheduler scheduler({{"default", {}, {{&queue, 1}, {&kv, 1}}, &picker}}, &handler);

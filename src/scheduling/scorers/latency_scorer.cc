@@ -49,6 +49,10 @@ LatencyScorer::LatencyScorer(Params params)
 void LatencyScorer::declare_data(DataDeclaration& declaration) const {
   declaration.require<LatencyPrediction>(latency_key_);
   declaration.require<PrefixMatch>(prefix_key_);
+  // Predictions are made from them, and without predictions the composite is.
+  declaration.optional<SignalValue>(data_keys::kWaitingQueueSize);
+  declaration.optional<SignalValue>(data_keys::kRunningRequestsSize);
+  declaration.optional<SignalValue>(data_keys::kKvCacheUsagePercent);
 }
 
 void LatencyScorer::bind_slots(const SlotResolver& slots) {
