@@ -89,6 +89,7 @@ struct TrackedRequest {
   // A class of endpoints and what its endpoint looked like when the request was sent.
   struct Stage {
     std::string endpoint_class;
+    bool teaches = false;  // all of `inputs` was known
     LatencyInputs inputs;
   };
   Stage prefill;  // the first token waits for it

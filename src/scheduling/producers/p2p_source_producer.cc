@@ -62,19 +62,17 @@ Status P2pSourceProducer::produce(SchedulingContext& ctx) const {
     const uint64_t tokens = source_tokens(matches[c]);
     return tokens > 0 && tokens + matches[c].block_size_tokens >= most;
   };
-  const auto weight = [&](Candidate c) {
-    const SignalValue waiting = ctx.signals.at(Signal::kWaitingRequests, c);
-    return 1.0 / (1.0 + (is_known(waiting.state, waiting.observed_at) ? waiting.value : 0.0));
-  };
+  const SignalColumn waiting = gather(ctx, ctx.candidates, Signal::kWaitingRequests);
+  const auto weight = [&](size_t i) { return 1.0 / (1.0 + waiting.values[i]); };
   double sum = 0;
-  for (const Candidate c : ctx.candidates) sum += takes_part(c) ? weight(c) : 0.0;
+  for (size_t i = 0; i < ctx.candidates.size(); ++i) sum += takes_part(ctx.candidates[i]) ? weight(i) : 0.0;
   double target = static_cast<double>(fnv1a(ctx.request.request_id)) * 0x1.0p-32 * sum;
   Candidate chosen = 0;
-  for (const Candidate c : ctx.candidates) {
-    if (!takes_part(c)) continue;
-    chosen = c;
-    if (target < weight(c)) break;
-    target -= weight(c);
+  for (size_t i = 0; i < ctx.candidates.size(); ++i) {
+    if (!takes_part(ctx.candidates[i])) continue;
+    chosen = ctx.candidates[i];
+    if (target < weight(i)) break;
+    target -= weight(i);
   }
   *ctx.attributes.create_value<CacheSource>(source_slot_) = {chosen, source_tokens(matches[chosen])};
   return {};

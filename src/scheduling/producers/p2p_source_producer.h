@@ -7,8 +7,9 @@ namespace penstock::scheduling {
 // `p2p-source-producer`: names an endpoint that the computing one can pull cached prefix from.
 //   source tokens(endpoint) = blocks of its CPU tier * block size, where tiers are known, else cached blocks
 //   * block size. Of the endpoints that hold any, those within one of their own blocks of the largest take
-//   part, weighted by 1 / (1 + waiting requests); which of them is drawn from the request id (FNV-1a), so
-//   that the same request always gets the same.
+//   part, weighted by 1 / (1 + waiting requests), an unknown queue being as long as the longest known one
+//   (signal_column.h); which of them is drawn from the request id (FNV-1a), so that the same request always
+//   gets the same.
 // The header x-kv-cache-source-host-port is set where the source is not the computing endpoint (the first
 // target of the prefill profile, else of the primary) and holds at least minCachedTokenDelta tokens more; a
 // client's own header is removed.

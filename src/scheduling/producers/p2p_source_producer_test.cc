@@ -62,6 +62,19 @@ TEST_F(P2p, EqualSourcesAreDrawnByTheRequestIdAndTheirQueues) {
   EXPECT_EQ(source(), 0U);
 }
 
+TEST_F(P2p, AnUnknownQueueIsAsLongAsTheLongestKnownOne) {
+  make();
+  cached(0, 10);
+  cached(1, 10);
+  pool.set_all(Signal::kWaitingRequests, {0, 0, 9});
+  pool.set(Signal::kWaitingRequests, 1, 0, SignalState::kNeverSeen);
+  // Weights 1 and 0.1: its share begins at 0.909.
+  for (const std::string_view id : {"req-1", "req-2", "r0"}) {
+    pool.request.request_id = id;
+    EXPECT_EQ(source(), 0U) << id;
+  }
+}
+
 TEST_F(P2p, OnlyTheLargestWithinOneBlockTakePart) {
   make();
   cached(0, 8);

@@ -19,9 +19,17 @@ namespace {
 constexpr size_t kMaxEndpointsDumped = 100;
 constexpr int kServed = 200;  // the status of answers to learn from
 
-double known_value(const SchedulingContext& ctx, Signal signal, Candidate candidate) {
-  const SignalValue value = ctx.signals.at(signal, candidate);
-  return is_known(value.state, value.observed_at) ? value.value : 0.0;
+bool is_exported(const SchedulingContext& ctx, Signal signal, Candidate candidate) {
+  return ctx.signals.at(signal, candidate).state != SignalState::kNameMissing;
+}
+
+// One endpoint's value to learn from; nothing where it is unknown. What an engine does not export is 0 to its
+// class, always.
+std::optional<double> value_to_learn(const SchedulingContext& ctx, Signal signal, Candidate candidate) {
+  if (!is_exported(ctx, signal, candidate)) return 0.0;
+  const UsableSignal read = usable(ctx, signal, candidate);
+  // Reserved already, the request itself is among what was sent since.
+  return read.known ? std::optional(read.value - std::min(read.credit, 1U)) : std::nullopt;
 }
 
 std::string class_name(std::string_view engine, std::string_view role) {
@@ -144,6 +152,7 @@ std::string PredictedLatencyProducer::class_of(const Endpoint& endpoint) const {
 }
 
 LatencyInputs PredictedLatencyProducer::inputs_of(const SchedulingContext& ctx, Candidate candidate,
+                                                  const EndpointSignals& signals,
                                                   double prompt_tokens) const {
   LatencyInputs out;
   out.uncached_tokens = prompt_tokens;
@@ -155,9 +164,9 @@ LatencyInputs PredictedLatencyProducer::inputs_of(const SchedulingContext& ctx, 
   }
   const auto load = ctx.attributes.column<InFlightLoad>(load_slot_);
   if (!load.empty()) out.tokens_in_flight = static_cast<double>(load[candidate].tokens);
-  out.waiting_requests = known_value(ctx, Signal::kWaitingRequests, candidate);
-  out.running_requests = known_value(ctx, Signal::kRunningRequests, candidate);
-  out.kv_usage = known_value(ctx, Signal::kKvUsage, candidate);
+  out.waiting_requests = signals.waiting_requests;
+  out.running_requests = signals.running_requests;
+  out.kv_usage = signals.kv_usage;
   return out;
 }
 
@@ -172,6 +181,17 @@ Status PredictedLatencyProducer::produce(SchedulingContext& ctx) const {
   for (size_t i = 0; i < count; ++i) slots[i] = ctx.pool.endpoints[ctx.candidates[i]]->slot;
   const std::span<RequestTracker::Running> running = ctx.arena.make_span<RequestTracker::Running>(count);
   tracker_.running(slots, running);
+  const SignalColumn waiting = gather(ctx, ctx.candidates, Signal::kWaitingRequests);
+  const SignalColumn busy = gather(ctx, ctx.candidates, Signal::kRunningRequests);
+  const SignalColumn usage = gather(ctx, ctx.candidates, Signal::kKvUsage);
+  const auto signals_of = [&](size_t i) {
+    const Candidate c = ctx.candidates[i];
+    const auto value = [&](const SignalColumn& column, Signal signal) {
+      return column.unknown == 0 || is_exported(ctx, signal, c) ? column.values[i] : 0.0;
+    };
+    return EndpointSignals{value(waiting, Signal::kWaitingRequests), value(busy, Signal::kRunningRequests),
+                           value(usage, Signal::kKvUsage)};
+  };
   ClassReaders readers(ctx.arena, *models_);
   for (size_t i = 0; i < count; ++i) {
     const Candidate c = ctx.candidates[i];
@@ -183,7 +203,7 @@ Status PredictedLatencyProducer::produce(SchedulingContext& ctx) const {
     p.tpot_known = model.tpot_ready();
     p.known = p.ttft_known || p.tpot_known;
     if (!p.known) continue;
-    const LatencyModels::Prediction expected = model.predict(inputs_of(ctx, c, prompt_tokens));
+    const LatencyModels::Prediction expected = model.predict(inputs_of(ctx, c, signals_of(i), prompt_tokens));
     p.ttft_ms = expected.ttft_ms;
     p.tpot_ms = expected.tpot_ms;
     p.ttft_error_ms = expected.ttft_error_ms;
@@ -214,8 +234,14 @@ Status PredictedLatencyProducer::pre_request(SchedulingContext& ctx, const Sched
   }
   const auto prompt_tokens = static_cast<double>(ctx.request.prompt_tokens());
   const auto stage = [&](Candidate target) {
-    return TrackedRequest::Stage{class_of(*ctx.pool.endpoints[target]),
-                                 inputs_of(ctx, target, prompt_tokens)};
+    TrackedRequest::Stage out;
+    out.endpoint_class = class_of(*ctx.pool.endpoints[target]);
+    const auto waiting = value_to_learn(ctx, Signal::kWaitingRequests, target);
+    const auto busy = value_to_learn(ctx, Signal::kRunningRequests, target);
+    const auto usage = value_to_learn(ctx, Signal::kKvUsage, target);
+    out.teaches = waiting && busy && usage;
+    if (out.teaches) out.inputs = inputs_of(ctx, target, {*waiting, *busy, *usage}, prompt_tokens);
+    return out;
   };
   TrackedRequest request;
   request.prefill = stage(prefill);
@@ -232,7 +258,8 @@ Status PredictedLatencyProducer::pre_request(SchedulingContext& ctx, const Sched
 
 void PredictedLatencyProducer::note_ttft(const TrackedRequest& request, TimePoint now) const {
   const double ttft = to_millis(now - request.sent_at);
-  models_->learn_ttft(request.prefill.endpoint_class, request.prefill.inputs, ttft);
+  if (request.prefill.teaches)
+    models_->learn_ttft(request.prefill.endpoint_class, request.prefill.inputs, ttft);
   ttft_error_.set(models_->errors().ttft_ms);
   if (request.ttft_objective_ms > 0 && ttft > request.ttft_objective_ms) ttft_violations_.add();
 }
@@ -257,7 +284,8 @@ void PredictedLatencyProducer::on_response(const ResponseEvent& event, ResponseE
       event.has_usage && event.completion_tokens > 0 ? event.completion_tokens : request->chunks;
   if (tokens < 2) return;
   const double tpot = to_millis(event.now - request->first_token_at) / static_cast<double>(tokens - 1);
-  models_->learn_tpot(request->decode.endpoint_class, request->decode.inputs, tpot);
+  if (request->decode.teaches)
+    models_->learn_tpot(request->decode.endpoint_class, request->decode.inputs, tpot);
   tpot_error_.set(models_->errors().tpot_ms);
   if (request->tpot_objective_ms > 0 && tpot > request->tpot_objective_ms) tpot_violations_.add();
 }

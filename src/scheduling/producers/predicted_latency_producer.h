@@ -25,8 +25,9 @@ namespace penstock::scheduling {
 // the time to the whole answer. Only answers with status 200 that came whole teach. With a profile `prefill`,
 // TTFT belongs to its endpoint's class and TPOT to the primary one's. A time that its class has not shown 20
 // times is not predicted, and nothing is held against the endpoint for it: valid, headroom 0; an endpoint
-// with neither has no prediction. The reference asks an external service instead; none is needed here, and
-// none is asked.
+// with neither has no prediction. An endpoint whose signals are unknown (signal_column.h) is predicted with
+// the largest known ones and teaches nothing; what its engine does not export counts as 0. The reference asks
+// an external service instead; none is needed here, and none is asked.
 class PredictedLatencyProducer final : public DataProducer,
                                        public PreRequest,
                                        public ResponseHook,
@@ -64,8 +65,15 @@ class PredictedLatencyProducer final : public DataProducer,
   std::optional<std::string> dump_state() const override;
 
  private:
+  // The signals a prediction is made from.
+  struct EndpointSignals {
+    double waiting_requests = 0;
+    double running_requests = 0;
+    double kv_usage = 0;
+  };
   DataKey key() const { return data_keys::kLatencyPrediction.with_producer(name()); }
-  LatencyInputs inputs_of(const SchedulingContext& ctx, Candidate candidate, double prompt_tokens) const;
+  LatencyInputs inputs_of(const SchedulingContext& ctx, Candidate candidate, const EndpointSignals& signals,
+                          double prompt_tokens) const;
   std::string_view role_of(const Endpoint& endpoint) const;
   std::string class_of(const Endpoint& endpoint) const;
   void note_ttft(const TrackedRequest& request, TimePoint now) const;

@@ -192,6 +192,58 @@ TEST_F(Predicted, ItsStateShowsWhatWasLearntOfEachClass) {
   EXPECT_THAT(*plugin->dump_state(), HasSubstr("\"ttftSamples\":20,\"tpotSamples\":20,\"predicts\":true"));
 }
 
+// Teaches that each waiting request costs 10 ms.
+struct QueuesPredicted : Predicted {
+  void teach_queues() {
+    make("streamingMode: true");
+    prompt_of(100);
+    for (int i = 0; i < 60; ++i) {
+      pool.set(Signal::kWaitingRequests, 0, i % 7);
+      serve("r", 20 + 10.0 * (i % 7), 20, 3);
+    }
+  }
+};
+
+TEST_F(QueuesPredicted, AnUnknownEndpointIsPredictedAsTheBusiestKnownOne) {
+  teach_queues();
+  pool.set_all(Signal::kWaitingRequests, {6, 0});
+  pool.set(Signal::kWaitingRequests, 1, 0, SignalState::kNeverSeen);
+  auto p = predictions();
+  EXPECT_NEAR(p[0].ttft_ms, 80, 1);
+  EXPECT_NEAR(p[1].ttft_ms, 80, 1);
+  pool.set(Signal::kWaitingRequests, 1, 0, SignalState::kNameMissing);
+  EXPECT_NEAR(predictions()[1].ttft_ms, 20, 1) << "an engine that doesn't export it";
+}
+
+TEST_F(QueuesPredicted, InStrictModeTooOldIsUnknownAndWhatWasSentCounts) {
+  teach_queues();
+  pool.set(Signal::kWaitingRequests, 1, 0);
+  pool.now += std::chrono::seconds(11);
+  for (const Signal signal : {Signal::kWaitingRequests, Signal::kRunningRequests, Signal::kKvUsage})
+    pool.set(signal, 0, 0);
+  pool.signals.shown_round[0] = pool.endpoint(0).live->unseen.begin_round();
+  for (int i = 0; i < 4; ++i) pool.endpoint(0).live->unseen.add();
+  const Freshness freshness;
+  pool.restart();
+  pool.context->freshness = &freshness;
+  ASSERT_TRUE(producer->produce(*pool.context).ok());
+  const auto p = pool.attributes->column<LatencyPrediction>(pool.slots.slot(data_keys::kLatencyPrediction));
+  EXPECT_GT(p[0].ttft_ms, 50);
+  EXPECT_NEAR(p[1].ttft_ms, p[0].ttft_ms, 1e-9);
+}
+
+TEST_F(Predicted, AnswersOfAnEndpointThatNobodyHasScrapedTeachNothing) {
+  make("streamingMode: true");
+  prompt_of(100);
+  pool.set(Signal::kWaitingRequests, 0, 0, SignalState::kNeverSeen);
+  for (int i = 0; i < 40; ++i) serve("r", 30, 20, 3);
+  EXPECT_THAT(*plugin->dump_state(), HasSubstr("\"models\":[]"));
+  EXPECT_FALSE(predictions()[0].known);
+  pool.set(Signal::kWaitingRequests, 0, 0, SignalState::kNameMissing);
+  for (int i = 0; i < 40; ++i) serve("r", 30, 20, 3);
+  EXPECT_TRUE(predictions()[0].known);
+}
+
 TEST_F(Predicted, AMissedObjectiveHasNegativeHeadroom) {
   make("streamingMode: true");
   teach();
