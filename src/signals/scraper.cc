@@ -51,6 +51,32 @@ struct Outcome {
   TimePoint observed_at = kNever;
 };
 
+// One deadline over a whole call, whatever comes in between: its timer cancels it. On the loop, around the
+// call.
+class Deadline {
+ public:
+  Deadline(io::Loop& loop, Duration within, const io::CancelToken& outer) : timer_(loop) {
+    source_.follow(outer);
+    timer_.arm(
+        within,
+        [](void* context) {
+          auto* self = static_cast<Deadline*>(context);
+          self->passed_ = true;
+          self->source_.cancel();
+        },
+        this);
+  }
+  Deadline(const Deadline&) = delete;
+  Deadline& operator=(const Deadline&) = delete;
+  io::CancelToken token() const { return source_.token(); }
+  bool passed() const { return passed_; }
+
+ private:
+  io::CancelSource source_;
+  bool passed_ = false;
+  io::Timer timer_;
+};
+
 bool given_tls(const MetricsSourceParams& p) {
   return p.scheme == "https" || p.insecure_skip_verify_given || !p.ca_cert_path.empty() ||
          !p.client_cert_path.empty();
@@ -328,10 +354,9 @@ io::Task<std::optional<bool>> Scraper::Target::probe_sleep() {
   for (const auto& [name, value] : config->settings.headers) fields.push_back({name, value});
   const io::HttpRequest request{.method = "GET", .target = kSleepProbePath, .fields = fields};
   io::HttpCallOptions options;
+  const Deadline deadline(shard->loop, config->settings.deadline, cancel.token());
   options.connect_timeout = config->settings.deadline;
-  options.first_byte_timeout = config->settings.deadline;
-  options.idle_timeout = config->settings.deadline;
-  options.token = cancel.token();
+  options.token = deadline.token();
   options.fresh_connection = true;  // an idle one may have been closed by the engine
   auto call = co_await shard->client->start(where, request, options);
   if (!call.ok()) co_return std::nullopt;
@@ -352,31 +377,16 @@ void Scraper::Target::note_sleep(std::optional<bool> asleep) {
 
 io::Task<Outcome> Scraper::Target::scrape(const io::HttpDestination& destination) {
   const ScrapeSettings& settings = config->settings;
-  // One deadline over everything: its timer cancels the call.
-  struct Deadline {
-    io::CancelSource source;
-    bool fired = false;
-  } deadline;
-  deadline.source.follow(cancel.token());
-  io::Timer timer(shard->loop);
-  timer.arm(
-      settings.deadline,
-      [](void* context) {
-        auto* d = static_cast<Deadline*>(context);
-        d->fired = true;
-        d->source.cancel();
-      },
-      &deadline);
-
+  const Deadline deadline(shard->loop, settings.deadline, cancel.token());
   std::vector<io::HeaderField> fields;
   fields.reserve(settings.headers.size());
   for (const auto& [name, value] : settings.headers) fields.push_back({name, value});
   const io::HttpRequest request{.method = "GET", .target = settings.source.path, .fields = fields};
   io::HttpCallOptions options;
   options.connect_timeout = settings.deadline;
-  options.token = deadline.source.token();
+  options.token = deadline.token();
   Outcome outcome = co_await exchange(destination, request, options);
-  if (deadline.fired && outcome.failure != Failure::kNone) {
+  if (deadline.passed() && outcome.failure != Failure::kNone) {
     outcome = {Failure::kTimeout,
                fmt::format("failed to fetch data from {}: no complete answer within {} ms", endpoint->id,
                            static_cast<int64_t>(to_millis(settings.deadline)))};

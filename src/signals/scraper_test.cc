@@ -85,6 +85,9 @@ class FakeEngine {
   uint16_t port() const { return port_; }
   void set(Mode mode) { mode_ = mode; }
   void set_asleep(bool asleep) { asleep_ = asleep; }
+  // The probe's answer comes a byte at a time, for hours.
+  void set_trickles() { trickles_ = true; }
+  uint64_t probes() const { return probes_; }
   uint64_t hits() const { return hits_; }
 
  private:
@@ -92,6 +95,16 @@ class FakeEngine {
     return io::HttpServer::handler_of([this](io::HttpExchange& exchange) { return answer(*this, exchange); });
   }
   static io::Task<void> answer(FakeEngine& self, io::HttpExchange& exchange) {
+    if (exchange.request().path == "/is_sleeping" && self.trickles_) {
+      ++self.probes_;
+      (void)exchange.write_head(200, {}, io::BodyFraming::of_length(1000000));
+      while (true) {
+        const bool taken = (co_await exchange.write(" ")).ok();
+        if (!taken) co_return;
+        const bool slept = co_await exchange.loop().sleep(milliseconds(20), exchange.cancel_token());
+        if (!slept) co_return;
+      }
+    }
     if (exchange.request().path == "/is_sleeping") {
       (void)co_await exchange.respond(200, "application/json",
                                       self.asleep_ ? "{\"is_sleeping\":true}" : "{\"is_sleeping\":false}");
@@ -143,6 +156,8 @@ class FakeEngine {
   std::atomic<Mode> mode_{Mode::kGood};
   std::atomic<uint64_t> hits_{0};
   std::atomic<bool> asleep_{false};
+  std::atomic<bool> trickles_{false};
+  std::atomic<uint64_t> probes_{0};
   io::HttpServer server_;
   uint16_t port_ = 0;
 };
@@ -570,6 +585,17 @@ TEST_F(ScraperTest, AProbeTellsOfSleepWhereThePageDoesNotAndNobodyIsAskedUnlessC
   plain.add(not_asked);
   ASSERT_TRUE(eventually([&] { return left_alone.hits() >= 3; }));
   EXPECT_FALSE(not_asked->live->asleep);
+}
+
+TEST_F(ScraperTest, AProbeWhoseAnswerTricklesHoldsNoScrapeUp) {
+  FakeEngine engine;
+  engine.set_trickles();
+  ScrapeSettings settings = fast();
+  settings.sleep_probe = true;
+  scraper(settings).add(endpoint(0, engine.port()));
+  ASSERT_TRUE(eventually([&] { return engine.probes() == 1; }));
+  const uint64_t before = engine.hits();
+  EXPECT_TRUE(eventually([&] { return engine.hits() >= before + 3; }));
 }
 
 TEST(ScrapePaceTest, JittersWithinItsBoundsAndBacksOff) {

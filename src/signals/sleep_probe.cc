@@ -2,17 +2,26 @@
 
 #include <cstddef>
 
-#include "config/node.h"
+#include "protocol/json_cursor.h"
 
 namespace penstock::signals {
 
 std::optional<bool> parse_sleep_answer(std::string_view body) {
   if (body.size() > kMaxSleepAnswer || !body.starts_with('{')) return std::nullopt;
-  const auto document = config::parse_document(body, "is_sleeping");
-  if (!document.ok() || !document->is_map()) return std::nullopt;
-  const config::Node* member = document->find("is_sleeping");
-  if (member == nullptr || member->kind != config::Node::Kind::kBool) return std::nullopt;
-  return member->boolean;
+  protocol::JsonCursor cursor(body, nullptr);
+  std::optional<bool> asleep;
+  for (bool more = cursor.enter_object(); more; more = cursor.next_member()) {
+    bool value = false;
+    if (cursor.key() != "is_sleeping") {
+      cursor.skip();
+    } else if (cursor.kind() == protocol::JsonKind::kBool && cursor.boolean(value)) {
+      asleep = value;
+    } else {
+      asleep.reset();
+      cursor.skip();
+    }
+  }
+  return cursor.finish() ? asleep : std::nullopt;
 }
 
 }  // namespace penstock::signals

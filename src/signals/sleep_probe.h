@@ -11,7 +11,8 @@ inline constexpr std::string_view kSleepProbePath = "/is_sleeping";
 // An answer is {"is_sleeping":true}, and no longer than this.
 inline constexpr size_t kMaxSleepAnswer = 4096;
 
-// The member is_sleeping of a JSON object; nothing where it is absent or no boolean, or this is no object.
+// The member is_sleeping of a JSON object, the last one of that name; nothing where it is absent or no
+// boolean, or this is no object.
 std::optional<bool> parse_sleep_answer(std::string_view body);
 
 }  // namespace penstock::signals

@@ -13,8 +13,10 @@ TEST(SleepProbe, ReadsTheOneMember) {
 }
 
 TEST(SleepProbe, WhatIsNoAnswerSaysNothing) {
-  for (const char* body : {"", "true", "[]", "{}", R"({"is_sleeping":"true"})", R"({"is_sleeping":1})",
-                           R"({"is_sleeping":true)", "<html>is_sleeping: true</html>"}) {
+  for (const char* body :
+       {"", "true", "[]", "{}", R"({"is_sleeping":"true"})", R"({"is_sleeping":1})", R"({"is_sleeping":true)",
+        "{is_sleeping: true}", R"({"is_sleeping":yes})", R"({"is_sleeping":true} {})",
+        R"({"is_sleeping":true,"is_sleeping":null})", "<html>is_sleeping: true</html>"}) {
     EXPECT_EQ(parse_sleep_answer(body), std::nullopt) << body;
   }
   EXPECT_EQ(parse_sleep_answer("{\"is_sleeping\":true}" + std::string(kMaxSleepAnswer, ' ')), std::nullopt);
