@@ -943,9 +943,9 @@ std::string Director::explain(Request& request, const RequestInput& input) {
         fmt::format_to(std::back_inserter(out), ",\"influence\":{:.4g}",
                        freshness->influence(*picture.signals, signal, c, now));
         if (freshness->has_credit(signal)) {
-          const UnseenRequests& unseen = picture.pool->endpoints[c]->live->unseen;
+          const EndpointLive& live = *picture.pool->endpoints[c]->live;
           fmt::format_to(std::back_inserter(out), ",\"sent_since\":{}",
-                         unseen.since(picture.signals->shown_round[c]));
+                         picture.signals->unseen_requests(live, c));
         }
       }
       out += '}';

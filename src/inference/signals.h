@@ -79,12 +79,16 @@ struct SignalView {
   // every endpoint has one, or nobody looked.
   std::array<TimePoint, kSignalCount + 1> oldest{};
   // What EndpointLive::unseen.since() takes to tell of the requests that a row's values don't.
-  std::vector<uint32_t> shown_round;
+  std::vector<UnseenRequests::Round> shown_round;
 
   std::span<const double> values(Signal s) const { return value[static_cast<size_t>(s)]; }
   SignalValue at(Signal s, Candidate c) const {
     const auto i = static_cast<size_t>(s);
     return {value[i][c], observed_at[i][c], state[i][c]};
+  }
+  // Our requests in flight at the candidate, whose live side is `live`, that its row does not show.
+  uint32_t unseen_requests(const EndpointLive& live, Candidate c) const {
+    return live.unseen.since(shown_round[c]);
   }
   void resize(size_t endpoints);
 };

@@ -21,7 +21,8 @@ class UnseenRequests {
 
   // A request was sent; the result is for remove().
   Round add() {
-    const Round round = round_.load(std::memory_order_relaxed);
+    // Whoever sees a new round sees its count cleared.
+    const Round round = round_.load(std::memory_order_acquire);
     return round_of(counts_[round % kKept].fetch_add(1, std::memory_order_relaxed));
   }
   // It is over. No effect when its round is forgotten.
@@ -46,7 +47,7 @@ class UnseenRequests {
   Round begin_round() {
     const Round round = round_.load(std::memory_order_relaxed) + 1;
     counts_[round % kKept].store(uint64_t{round} << 32U, std::memory_order_relaxed);
-    round_.store(round, std::memory_order_relaxed);
+    round_.store(round, std::memory_order_release);
     return round;
   }
 

@@ -23,7 +23,7 @@ UsableSignal usable(const SchedulingContext& ctx, Signal signal, Candidate candi
 
 // Our requests in flight at an endpoint that its last scrape does not show.
 inline uint32_t unseen_requests(const SchedulingContext& ctx, Candidate candidate) {
-  return ctx.pool.endpoints[candidate]->live->unseen.since(ctx.signals.shown_round[candidate]);
+  return ctx.signals.unseen_requests(*ctx.pool.endpoints[candidate]->live, candidate);
 }
 // One signal over the candidates, for scorers where a small value is a good one.
 //

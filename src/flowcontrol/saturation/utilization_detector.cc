@@ -116,8 +116,7 @@ size_t UtilizationDetector::keep_unsaturated(const SchedulingContext& ctx, std::
       ++stale;
       continue;
     }
-    const uint32_t unseen =
-        credit ? ctx.pool.endpoints[c]->live->unseen.since(ctx.signals.shown_round[c]) : 0;
+    const uint32_t unseen = credit ? ctx.signals.unseen_requests(*ctx.pool.endpoints[c]->live, c) : 0;
     if (endpoint_saturation(ctx.signals, c, unseen) < 1.0) inout[kept++] = c;
   }
   report_stale(stale, inout.size(), ctx.now);
