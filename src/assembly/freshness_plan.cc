@@ -13,6 +13,11 @@ namespace {
 
 constexpr int kBudgetsUntilUnknown = 5;
 
+// When a value is unknown where nobody says it: five budgets, or as long as time can be told.
+Duration default_bound(Duration budget) {
+  return budget > Duration::max() / kBudgetsUntilUnknown ? Duration::max() : kBudgetsUntilUnknown * budget;
+}
+
 std::string at_line(int line) {
   return line > 0 ? fmt::format(" (line {})", line) : std::string();
 }
@@ -50,7 +55,7 @@ Result<Freshness> plan_freshness(std::optional<config::FreshnessConfig>& config,
   const std::string path = "penstock.freshness";
 
   if (!c.bounds.budget) c.bounds.budget = std::max(staleness, scrape_interval);
-  if (!c.bounds.unknown_after) c.bounds.unknown_after = kBudgetsUntilUnknown * *c.bounds.budget;
+  if (!c.bounds.unknown_after) c.bounds.unknown_after = default_bound(*c.bounds.budget);
   const Result<FreshnessBounds> common = checked(c.bounds, path, c.line, scrape_interval);
   if (!common) return common.error();
   out.bounds.fill(*common);
@@ -61,7 +66,7 @@ Result<Freshness> plan_freshness(std::optional<config::FreshnessConfig>& config,
     if (!own.bounds.unknown_after) {
       own.bounds.unknown_after = *c.bounds.unknown_after > *own.bounds.budget
                                      ? *c.bounds.unknown_after
-                                     : kBudgetsUntilUnknown * *own.bounds.budget;
+                                     : default_bound(*own.bounds.budget);
     }
     const Result<FreshnessBounds> bounds =
         checked(own.bounds, path + ".signals." + own.signal, own.line, scrape_interval);

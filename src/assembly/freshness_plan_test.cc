@@ -35,6 +35,15 @@ TEST_F(FreshnessPlanTest, FreshnessIsWhatTheConfigurationSaysSignalBySignal) {
   EXPECT_EQ(freshness.fallback, SimpleChoice::kRoundRobin);
 }
 
+TEST_F(FreshnessPlanTest, ABudgetOfCenturiesIsNeverUnknown) {
+  const Assembly made = assembled(
+      "plugins: [{type: queue-scorer}]\npenstock: {mode: strict, freshness: {budget: 600000h, "
+      "signals: {kv_usage_ratio: {budget: 700000h, unknownAfter: 800000h}}}}\n");
+  const Freshness& freshness = *made.policy->freshness;
+  EXPECT_EQ(freshness.of(Signal::kWaitingRequests).unknown_after, Duration::max());
+  EXPECT_EQ(freshness.of(Signal::kKvUsage).unknown_after, std::chrono::hours(800000));
+}
+
 TEST_F(FreshnessPlanTest, FreshnessThatCannotWorkIsAnErrorThatNamesFieldAndLine) {
   const auto error = [&](const std::string& freshness, const char* mode = "strict") {
     return error_of("plugins: [{type: queue-scorer}]\npenstock:\n  mode: " + std::string(mode) +
