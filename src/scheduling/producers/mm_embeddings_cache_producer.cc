@@ -64,6 +64,7 @@ void EncoderCacheTable::add(const Endpoint& endpoint, std::span<const uint64_t> 
   if (items.empty()) return;
   const std::lock_guard lock(mutex_);
   Cache& cache = caches_[endpoint.slot];
+  if (cache.gone != nullptr && cache.gone == endpoint.live) return;
   if (!cache.is_of(endpoint)) {
     cache = {};
     cache.id = endpoint.id;
@@ -72,15 +73,19 @@ void EncoderCacheTable::add(const Endpoint& endpoint, std::span<const uint64_t> 
   for (const uint64_t item : items) touch(cache, item);
 }
 
-void EncoderCacheTable::remove(EndpointSlot slot) {
+void EncoderCacheTable::remove(const Endpoint& endpoint) {
   const std::lock_guard lock(mutex_);
-  caches_.erase(slot);
+  Cache& cache = caches_[endpoint.slot];
+  cache = {};
+  cache.gone = endpoint.live;
 }
 
 std::vector<EncoderCacheTable::Pod> EncoderCacheTable::pods() const {
   std::vector<Pod> out;
   const std::lock_guard lock(mutex_);
-  for (const auto& [slot, cache] : caches_) out.push_back({cache.id, cache.recent.size()});
+  for (const auto& [slot, cache] : caches_) {
+    if (cache.gone == nullptr) out.push_back({cache.id, cache.recent.size()});
+  }
   return out;
 }
 
@@ -162,27 +167,30 @@ Status MmEmbeddingsCacheProducer::produce(SchedulingContext& ctx) const {
   const std::span<Counts> held = ctx.arena.make_filled<Counts>(ctx.candidates.size());
   const std::span<size_t> modalities = ctx.arena.make_span<size_t>(count);
   for (size_t k = 0; k < count; ++k) modalities[k] = modality_of(items.modalities[k]);
-  table_->match(ctx.pool, ctx.candidates, items.hashes, [&](size_t i, size_t k) {
+  const auto count_match = [&](size_t i, size_t k) {
     ++column[ctx.candidates[i]].matched_items;
     ++held[i][modalities[k]];
-  });
+  };
+  const auto count_hits = [&] {
+    for (size_t i = 0; i < ctx.candidates.size() && !ctx.explain; ++i) {
+      for (size_t m = 0; m < kModalities.size(); ++m) {
+        if (held[i][m] == 0) continue;
+        hits_.update({kType, name_label_, ctx.pool.endpoints[ctx.candidates[i]]->id, kModalities[m]},
+                     [&](telemetry::Counter& hits) { hits.add(held[i][m]); });
+      }
+    }
+  };
+  table_->match(ctx.pool, ctx.candidates, items.hashes, count_match, count_hits);
   for (const Candidate c : ctx.candidates) column[c].request_items = static_cast<uint32_t>(count);
   if (ctx.explain) return {};
   for (const size_t modality : modalities) queries_.with({kType, name_label_, kModalities[modality]}).add();
-  for (size_t i = 0; i < ctx.candidates.size(); ++i) {
-    const Candidate c = ctx.candidates[i];
-    for (size_t m = 0; m < kModalities.size(); ++m) {
-      if (held[i][m] == 0) continue;
-      hits_.update({kType, name_label_, ctx.pool.endpoints[c]->id, kModalities[m]},
-                   [&](telemetry::Counter& hits) { hits.add(held[i][m]); });
-    }
+  for (const Candidate c : ctx.candidates)
     hit_ratio_.observe(static_cast<double>(column[c].matched_items) / static_cast<double>(count));
-  }
   return {};
 }
 
 void MmEmbeddingsCacheProducer::endpoint_removed(const Endpoint& endpoint) const {
-  table_->remove(endpoint.slot);
+  table_->remove(endpoint);
   for (const std::string_view modality : kModalities)
     hits_.remove({kType, name_label_, endpoint.id, modality});
 }

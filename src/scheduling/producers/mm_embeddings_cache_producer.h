@@ -1,6 +1,7 @@
 #pragma once
 
 #include <list>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -22,10 +23,11 @@ class EncoderCacheTable {
 
   explicit EncoderCacheTable(size_t capacity);  // 1..kMaxCapacity, others count as the nearest
 
-  // Calls `found(i, k)` where candidate i of `candidates` holds item k of `items`; under the lock.
-  template <typename Found>
+  // Calls `found(i, k)` where candidate i of `candidates` holds item k of `items`, then `done()`; under the
+  // lock: none of the endpoints that were found leaves before that.
+  template <typename Found, typename Done>
   void match(const PoolSnapshot& pool, std::span<const Candidate> candidates, std::span<const uint64_t> items,
-             Found&& found) const {
+             Found&& found, Done&& done) const {
     const std::lock_guard lock(mutex_);
     for (size_t i = 0; i < candidates.size(); ++i) {
       const Cache* cache = find(*pool.endpoints[candidates[i]]);
@@ -33,10 +35,12 @@ class EncoderCacheTable {
         if (cache->index.contains(items[k])) found(i, k);
       }
     }
+    done();
   }
   // Makes the items the most recent of the endpoint, the last one most.
   void add(const Endpoint& endpoint, std::span<const uint64_t> items);
-  void remove(EndpointSlot slot);
+  // Forgets the endpoint; decisions that still see it bring nothing back.
+  void remove(const Endpoint& endpoint);
   size_t capacity() const { return capacity_; }
 
   struct Pod {
@@ -47,6 +51,7 @@ class EncoderCacheTable {
 
  private:
   struct Cache {
+    std::shared_ptr<EndpointLive> gone;  // of the endpoint that left; nothing is kept of it
     std::string id;
     std::string host_port;
     std::list<uint64_t> recent;  // oldest first

@@ -86,6 +86,14 @@ TEST_F(MmCache, AnEndpointThatLeavesTakesItsSeriesAlong) {
   const std::string after = metrics.render();
   EXPECT_THAT(after, Not(HasSubstr("pod=\"ns/e0\"")));
   EXPECT_THAT(after, HasSubstr("pod=\"ns/e1\",modality=\"image\"} 2\n"));
+  // Decisions that began before it left.
+  serve({0});
+  ask({"h1", "h2"});
+  EXPECT_THAT(metrics.render(), Not(HasSubstr("pod=\"ns/e0\"")));
+  pool.endpoint(0).live = std::make_shared<EndpointLive>();
+  serve({0});
+  ask({"h1", "h2"});
+  EXPECT_THAT(metrics.render(), HasSubstr("pod=\"ns/e0\",modality=\"image\"} 2\n")) << "it came back";
 }
 
 TEST_F(MmCache, ManyItemsOfOneRequestAreNotAllLookedAt) {
@@ -119,7 +127,8 @@ TEST(EncoderCacheTableTest, ForgetsTheLeastRecentItemBeyondItsCapacity) {
   constexpr std::array<uint64_t, 4> kItems{1, 2, 1, 3};
   table.add(pool.endpoint(0), kItems);
   std::vector<uint64_t> held;
-  table.match(pool.pool, pool.candidates, kItems, [&](size_t, size_t k) { held.push_back(kItems[k]); });
+  table.match(
+      pool.pool, pool.candidates, kItems, [&](size_t, size_t k) { held.push_back(kItems[k]); }, [] {});
   EXPECT_EQ(held, (std::vector<uint64_t>{1, 1, 3}));
 }
 

@@ -12,7 +12,15 @@ namespace penstock::scheduling {
 namespace {
 
 constexpr std::string_view mode_name(DisaggregatedSetRolloutScreener::Gating gating) {
-  return gating == DisaggregatedSetRolloutScreener::Gating::kSum ? "sum" : "max-role";
+  switch (gating) {
+    case DisaggregatedSetRolloutScreener::Gating::kSum:
+      return "sum";
+    case DisaggregatedSetRolloutScreener::Gating::kMaxRole:
+      return "max-role";
+    case DisaggregatedSetRolloutScreener::Gating::kDisabled:
+      return "disabled";
+  }
+  return "";
 }
 
 void bind_selector(config::Binder& b, std::vector<DisaggregatedSetRolloutScreener::Selector>& out) {
@@ -37,6 +45,36 @@ void bind_selector(config::Binder& b, std::vector<DisaggregatedSetRolloutScreene
 }
 
 }  // namespace
+
+// --- RevisionShares -----------------------------------------------------------------------------------
+
+RevisionShares::RevisionShares(std::string_view plugin_name, std::string_view mode,
+                               telemetry::MetricRegistry& metrics)
+    : name_(plugin_name),
+      mode_(mode),
+      gauge_(metrics.gauge({"llm_d_epp_disaggregatedset_revision_gating_share",
+                            "[ALPHA] Share of requests that each revision gets.",
+                            {"plugin_type", "plugin_name", "mode", "revision"}})) {}
+
+RevisionShares::~RevisionShares() {
+  show({}, {});
+}
+
+void RevisionShares::show(const std::vector<std::string>& revisions, const std::vector<double>& shares) {
+  constexpr std::string_view kType = DisaggregatedSetRolloutScreener::kType;
+  const std::lock_guard lock(mutex_);
+  for (const std::string& before : shown_) {
+    if (!std::binary_search(revisions.begin(), revisions.end(), before))
+      gauge_.remove({kType, name_, mode_, before});
+  }
+  for (size_t i = 0; i < revisions.size(); ++i) {
+    gauge_.update({kType, name_, mode_, revisions[i]},
+                  [&](telemetry::Gauge& gauge) { gauge.set(shares[i]); });
+  }
+  shown_ = revisions;
+}
+
+// --- DisaggregatedSetRolloutScreener ------------------------------------------------------------------
 
 void DisaggregatedSetRolloutScreener::bind(config::Binder& b, Params& p) {
   std::string scope;
@@ -90,20 +128,27 @@ void DisaggregatedSetRolloutScreener::bind(config::Binder& b, Params& p) {
 
 Result<std::unique_ptr<Plugin>> DisaggregatedSetRolloutScreener::create(Params params,
                                                                         const PluginFactoryContext& context) {
-  return std::unique_ptr<Plugin>(
-      std::make_unique<DisaggregatedSetRolloutScreener>(std::move(params), context.name, context.metrics));
+  const std::string_view mode = mode_name(params.gating);
+  const auto make = [&]() -> Result<std::shared_ptr<RevisionShares>> {
+    return std::make_shared<RevisionShares>(context.name, mode, context.metrics);
+  };
+  const std::string key = std::string(kType) + "/" + std::string(context.name) + "/" + std::string(mode);
+  std::shared_ptr<RevisionShares> shown =
+      context.warm == nullptr ? *make() : *context.warm->get<RevisionShares>(key, make);
+  return std::unique_ptr<Plugin>(std::make_unique<DisaggregatedSetRolloutScreener>(
+      std::move(params), std::move(shown), context.name, context.metrics));
 }
 
-DisaggregatedSetRolloutScreener::DisaggregatedSetRolloutScreener(Params params, std::string_view name,
+DisaggregatedSetRolloutScreener::DisaggregatedSetRolloutScreener(Params params,
+                                                                 std::shared_ptr<RevisionShares> shown,
+                                                                 std::string_view name,
                                                                  telemetry::MetricRegistry& metrics)
     : params_(std::move(params)),
       name_label_(name),
       no_match_(metrics.counter({"llm_d_epp_disaggregatedset_strict_header_no_match_total",
                                  "[ALPHA] Requests whose strict header matched no endpoint.",
                                  {"plugin_type", "plugin_name", "selector"}})),
-      share_gauge_(metrics.gauge({"llm_d_epp_disaggregatedset_revision_gating_share",
-                                  "[ALPHA] Share of requests that each revision gets.",
-                                  {"plugin_type", "plugin_name", "mode", "revision"}})) {}
+      shown_(std::move(shown)) {}
 
 DisaggregatedSetRolloutScreener::Counts DisaggregatedSetRolloutScreener::count(
     const PoolSnapshot& pool) const {
@@ -189,22 +234,10 @@ DisaggregatedSetRolloutScreener::Revisions DisaggregatedSetRolloutScreener::revi
   return out;
 }
 
-void DisaggregatedSetRolloutScreener::show(const Revisions* before, const Revisions& now) const {
-  const std::string_view mode = mode_name(params_.gating);
-  for (size_t i = 0; before != nullptr && i < before->names.size(); ++i) {
-    if (!std::binary_search(now.names.begin(), now.names.end(), before->names[i]))
-      share_gauge_.remove({kType, name_label_, mode, before->names[i]});
-  }
-  for (size_t i = 0; i < now.names.size(); ++i) {
-    share_gauge_.update({kType, name_label_, mode, now.names[i]},
-                        [&](telemetry::Gauge& gauge) { gauge.set(now.shares[i]); });
-  }
-}
-
 size_t DisaggregatedSetRolloutScreener::gate(SchedulingContext& ctx, std::span<Candidate> inout) const {
   const auto revisions = revisions_.get(
       ctx.pool, [&](const PoolSnapshot& pool) { return revisions_of(pool); },
-      [&](const Revisions* before, const Revisions& now) { show(before, now); });
+      [&](const Revisions*, const Revisions& now) { shown_->show(now.names, now.shares); });
   const std::vector<uint32_t>& of = revisions->of;
   // Shares of the revisions that the candidates have.
   const std::span<double> shares = ctx.arena.make_filled<double>(revisions->names.size(), 0.0);

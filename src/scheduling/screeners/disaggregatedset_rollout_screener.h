@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +14,25 @@
 #include "telemetry/metrics.h"
 
 namespace penstock::scheduling {
+
+// The share gauges of a screener, across the policy epochs in which it goes by one name and mode: what the
+// next epoch doesn't show, and what nobody will show any more, goes. Thread-safe.
+class RevisionShares {
+ public:
+  RevisionShares(std::string_view plugin_name, std::string_view mode, telemetry::MetricRegistry& metrics);
+  ~RevisionShares();
+  RevisionShares(const RevisionShares&) = delete;
+  RevisionShares& operator=(const RevisionShares&) = delete;
+  // Parallel to each other, names ascending.
+  void show(const std::vector<std::string>& revisions, const std::vector<double>& shares);
+
+ private:
+  const std::string name_;
+  const std::string mode_;
+  telemetry::Family<telemetry::Gauge>& gauge_;
+  std::mutex mutex_;
+  std::vector<std::string> shown_;
+};
 
 // `disaggregatedset-rollout-screener`: while a set of prefill and decode workers is rolled out, keeps a
 // request within one revision, and sends each revision its share.
@@ -56,7 +76,8 @@ class DisaggregatedSetRolloutScreener final : public Screener, public PreRequest
   // Which of `shares` `u` in [0, 1) falls on; their number where none is above 0.
   static size_t draw(std::span<const double> shares, double u);
 
-  DisaggregatedSetRolloutScreener(Params params, std::string_view name, telemetry::MetricRegistry& metrics);
+  DisaggregatedSetRolloutScreener(Params params, std::shared_ptr<RevisionShares> shown, std::string_view name,
+                                  telemetry::MetricRegistry& metrics);
 
   size_t screen(SchedulingContext& ctx, std::span<Candidate> inout) const override;
   Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override;
@@ -71,14 +92,13 @@ class DisaggregatedSetRolloutScreener final : public Screener, public PreRequest
     std::vector<uint32_t> of;  // by Candidate; kNoRevision: none, or one without workers
   };
   Revisions revisions_of(const PoolSnapshot& pool) const;
-  void show(const Revisions* before, const Revisions& now) const;
   Counts count(const PoolSnapshot& pool) const;
   size_t gate(SchedulingContext& ctx, std::span<Candidate> inout) const;
 
   Params params_;
   std::string name_label_;
   telemetry::Family<telemetry::Counter>& no_match_;
-  telemetry::Family<telemetry::Gauge>& share_gauge_;
+  std::shared_ptr<RevisionShares> shown_;
   mutable EpochCache<Revisions> revisions_;
 };
 

@@ -101,7 +101,7 @@ TEST_F(Rollout, ARevisionThatIsGoneLeavesNoSeries) {
   telemetry::MetricRegistry metrics;
   Rules::Params params;
   params.required_roles = {"prefill", "decode"};
-  const Rules rules(params, "r", metrics);
+  const Rules rules(params, std::make_shared<RevisionShares>("r", "sum", metrics), "r", metrics);
   const auto shares = [&] {
     std::vector<Candidate> list = pool.candidates;
     rules.screen(*pool.context, list);
@@ -116,6 +116,45 @@ TEST_F(Rollout, ARevisionThatIsGoneLeavesNoSeries) {
   EXPECT_THAT(after, HasSubstr("revision=\"A\"} 1\n"));
   EXPECT_THAT(after, HasSubstr("revision=\"C\"} 0\n"));
   EXPECT_THAT(after, Not(HasSubstr("revision=\"B\"")));
+}
+
+TEST_F(Rollout, AReloadLeavesNoGaugeThatNobodyKeepsAnyMore) {
+  telemetry::MetricRegistry metrics;
+  const ManualClock clock;
+  WarmState warm;
+  const auto make = [&](std::string_view parameters, std::string_view name) {
+    const auto node = config::parse_document(parameters, "test");
+    EXPECT_TRUE(node.ok());
+    PluginFactoryContext context{name, &*node, "parameters", metrics, clock, 1};
+    context.warm = &warm;
+    for (const PluginDescriptor& descriptor : scheduling_plugins()) {
+      if (descriptor.type == Rules::kType) return std::move(descriptor.create(context)).value();
+    }
+    return std::unique_ptr<Plugin>();
+  };
+  // A policy epoch with the screener; the one before ends with its last request.
+  const auto reload = [&](std::string_view parameters, std::string_view name) {
+    warm.begin_epoch();
+    std::unique_ptr<Plugin> next = make(parameters, name);
+    warm.end_epoch(true);
+    screener = dynamic_cast<const Screener*>(next.get());
+    keep();
+    plugin = std::move(next);
+    return metrics.render();
+  };
+  constexpr std::string_view kMaxRole =
+      "{scope: {labelSelector: app=llm}, revisionGating: {mode: max-role, requireRoles: {values: [decode]}}}";
+  EXPECT_THAT(reload(kParameters, "r"), HasSubstr("plugin_name=\"r\",mode=\"sum\",revision=\"B\"} 0.5\n"));
+  EXPECT_THAT(reload(kParameters, "r"), HasSubstr("plugin_name=\"r\",mode=\"sum\",revision=\"B\"} 0.5\n"))
+      << "the series is the new epoch's as well";
+  const std::string other_mode = reload(kMaxRole, "r");
+  EXPECT_THAT(other_mode, HasSubstr("plugin_name=\"r\",mode=\"max-role\",revision=\"B\"} 0.5\n"));
+  EXPECT_THAT(other_mode, Not(HasSubstr("mode=\"sum\"")));
+  EXPECT_THAT(reload(kMaxRole, "renamed"), Not(HasSubstr("plugin_name=\"r\"")));
+  warm.begin_epoch();
+  warm.end_epoch(true);
+  plugin.reset();
+  EXPECT_THAT(metrics.render(), Not(HasSubstr("revision=")));
 }
 
 TEST_F(Rollout, TheAnswerSaysWhereItCameFrom) {
