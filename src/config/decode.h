@@ -24,6 +24,9 @@ std::string shown_with_kind(const Node& node);
 
 class Errors {
  public:
+  explicit Errors(Binder::Unknown unknown = Binder::Unknown::kRefused) : unknown_(unknown) {}
+  // What decode_object() does with members that nobody asks for.
+  Binder::Unknown unknown() const { return unknown_; }
   void add(std::string message) { messages_.push_back(std::move(message)); }
   void add(const Status& status) {
     if (!status.ok()) messages_.push_back(status.error().message);
@@ -44,6 +47,7 @@ class Errors {
   }
 
  private:
+  Binder::Unknown unknown_;
   std::vector<std::string> messages_;
 };
 
@@ -63,7 +67,7 @@ void for_each_item(const Node* list, const std::string& path, Errors& errors, Ea
 // Decodes one object with case-sensitive names, as Kubernetes objects have them.
 template <typename Bind>
 void decode_object(const Node* node, const std::string& path, Errors& errors, Bind&& bind) {
-  errors.add(decode_params(node, path, std::forward<Bind>(bind), Binder::Case::kSensitive));
+  errors.add(decode_params(node, path, std::forward<Bind>(bind), Binder::Case::kSensitive, errors.unknown()));
 }
 
 // "<a>.<b>", or "<b>" where a is empty.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "base/strings.h"
 #include "config/decode.h"
@@ -487,6 +488,26 @@ Gateway decode_gateway(const Document& doc, std::vector<std::string>& warnings, 
   return gateway;
 }
 
+// --- one object of a cluster ---
+
+template <typename Decode>
+auto decode_cluster_object(const Node& object, std::string_view kind, Decode decode)
+    -> Result<decltype(decode(std::declval<const Document&>(), std::declval<Errors&>()))> {
+  static const ManifestSource kCluster{"cluster", "", ""};
+  Errors errors(Binder::Unknown::kIgnored);
+  Document doc{kCluster, object, "", "", std::string(kind), {}, nullptr, std::string(kind)};
+  const Node* metadata = object.find("metadata");
+  const Node* name = metadata != nullptr ? metadata->find("name") : nullptr;
+  if (name != nullptr) doc.path += " " + name->text;
+  decode_meta(metadata, doc, errors);
+  doc.meta.source = kCluster.name;
+  doc.spec = object.find("spec");
+  if (doc.spec == nullptr) errors.add(doc.path + ": spec", "is required", 0);
+  auto out = decode(doc, errors);
+  if (!errors.empty()) return errors.joined();
+  return out;
+}
+
 // --- the set ---
 
 class Collector {
@@ -605,6 +626,18 @@ const InferencePool* Manifests::find_pool(std::string_view ns, std::string_view 
     if (pool.meta.ns == ns && pool.meta.name == name) return &pool;
   }
   return nullptr;
+}
+
+Result<InferencePool> decode_cluster_pool(const Node& object, bool v1alpha2) {
+  return decode_cluster_object(object, "InferencePool", v1alpha2 ? decode_pool_v1alpha2 : decode_pool_v1);
+}
+
+Result<InferenceObjective> decode_cluster_objective(const Node& object) {
+  return decode_cluster_object(object, "InferenceObjective", decode_objective);
+}
+
+Result<InferenceModelRewrite> decode_cluster_rewrite(const Node& object) {
+  return decode_cluster_object(object, "InferenceModelRewrite", decode_rewrite);
 }
 
 Result<Manifests> decode_manifests(std::span<const ManifestSource> sources) {

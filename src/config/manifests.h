@@ -171,4 +171,11 @@ Result<Manifests> decode_manifests(std::span<const ManifestSource> sources);
 // subfolders). At most 1000 files of 4 MiB.
 Result<Manifests> load_manifests(const std::string& path);
 
+// One object of a cluster, by the same rules, but fields that we don't know are no errors: a newer CRD has
+// them. `creation_order` stays 0. The pool's version decides how its spec is read; errors begin with kind and
+// name of the object.
+Result<InferencePool> decode_cluster_pool(const Node& object, bool v1alpha2);
+Result<InferenceObjective> decode_cluster_objective(const Node& object);
+Result<InferenceModelRewrite> decode_cluster_rewrite(const Node& object);
+
 }  // namespace penstock::config

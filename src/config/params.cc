@@ -44,8 +44,8 @@ std::string shown_with_kind(const Node& node) {
   return fmt::format("{} {}", Node::kind_name(node.kind), text);
 }
 
-Binder::Binder(const Node* node, std::string path, Case match)
-    : node_(node), path_(std::move(path)), match_(match) {
+Binder::Binder(const Node* node, std::string path, Case match, Unknown unknown)
+    : node_(node), path_(std::move(path)), match_(match), unknown_(unknown) {
   if (node_ != nullptr && node_->is_null()) node_ = nullptr;
   if (node_ != nullptr && !node_->is_map()) {
     errors_.push_back(fmt::format("{}: expected object, got {}{}", path_.empty() ? "document" : path_,
@@ -238,7 +238,7 @@ void Binder::node(std::string_view name, const Node*& out, std::string_view doc)
 }
 
 Status Binder::finish() {
-  if (node_ != nullptr) {
+  if (node_ != nullptr && unknown_ == Unknown::kRefused) {
     for (const auto& [key, value] : node_->members) {
       const bool known = std::any_of(known_.begin(), known_.end(), [&](const std::string& name) {
         return match_ == Case::kInsensitive ? ascii_iequals(name, key) : name == key;

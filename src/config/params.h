@@ -35,9 +35,11 @@ struct ParamDoc {
 class Binder {
  public:
   enum class Case : uint8_t { kSensitive, kInsensitive };
+  // Whether a member that no field has taken is an error. Objects of a cluster may be newer than we are.
+  enum class Unknown : uint8_t { kRefused, kIgnored };
 
   // Decoding. `node` may be nullptr or null: every field keeps its default.
-  Binder(const Node* node, std::string path, Case match);
+  Binder(const Node* node, std::string path, Case match, Unknown unknown = Unknown::kRefused);
   // Describing.
   Binder();
 
@@ -79,6 +81,7 @@ class Binder {
   const Node* node_ = nullptr;
   std::string path_;
   Case match_ = Case::kSensitive;
+  Unknown unknown_ = Unknown::kRefused;
   bool describing_ = false;
   std::vector<std::string> known_;
   std::vector<std::string> errors_;
@@ -88,8 +91,9 @@ class Binder {
 // Runs `bind(binder)` over the node and returns the joined errors.
 template <typename Bind>
 Status decode_params(const Node* node, std::string path, Bind&& bind,
-                     Binder::Case match = Binder::Case::kInsensitive) {
-  Binder binder(node, std::move(path), match);
+                     Binder::Case match = Binder::Case::kInsensitive,
+                     Binder::Unknown unknown = Binder::Unknown::kRefused) {
+  Binder binder(node, std::move(path), match, unknown);
   bind(binder);
   return binder.finish();
 }

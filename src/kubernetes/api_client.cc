@@ -260,6 +260,7 @@ io::Task<Failure> ApiClient::watch_once(const Call& call, const WatchQuery& quer
     if (!body.ok()) co_return transport_failure(body.error());
     co_return failure_of_body({body->data(), body->size()}, status);
   }
+  listener.on_heard();
   WatchDecoder decoder(options_.max_event_bytes);
   for (;;) {
     auto piece = co_await http.read();

@@ -64,7 +64,7 @@ class WatchListener {
   virtual bool on_event(const WatchEvent& event) = 0;
   // After the events of one receive.
   virtual void on_batch_end() = 0;
-  // Bytes have come.
+  // The watch was accepted; bytes have come.
   virtual void on_heard() = 0;
 };
 
