@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,17 +20,14 @@ namespace penstock {
 using EndpointSlot = uint16_t;
 inline constexpr size_t kMaxEndpoints = 4096;
 
-// What changes with every request, updated without locks from any loop; what every decision reads is one
-// cache line. Outlives every snapshot that names it (held by shared_ptr from the registry, and by the
-// request's guard).
+// What changes with every request, updated without locks from any loop; what decisions read of every
+// endpoint is the first cache line. Outlives every snapshot that names it (held by shared_ptr from the
+// registry, and by the request's guard).
 struct alignas(64) EndpointLive {
   // Requests in flight in the upper 20 bits, their tokens in the lower 44: one fetch_add reserves both.
   std::atomic<uint64_t> load{0};
-  // Requests whose answer has begun, for the running gauge.
-  std::atomic<uint32_t> streaming{0};
-  // Passive health, kept by director::EndpointHealth: failed requests in a row, and the time, in ns of the
-  // monotonic clock, until which this endpoint is ejected; past: it is half-open; 0: it is healthy.
-  std::atomic<uint32_t> consecutive_failures{0};
+  // Passive health, kept by director::EndpointHealth. Until when this endpoint is ejected, in ns of the
+  // monotonic clock; past: it is half-open; 0: it is healthy.
   std::atomic<int64_t> ejected_until_ns{0};
   // Rises with every ejection and return: an outcome counts only for the state in which its request was sent.
   std::atomic<uint32_t> health_generation{0};
@@ -37,11 +35,13 @@ struct alignas(64) EndpointLive {
   std::atomic<bool> on_trial{false};
   // The engine says that it sleeps (signals::Scraper); false where nobody knows.
   std::atomic<bool> asleep{false};
-  // When it last sent output for anybody, to a fraction of the stall bound; in ns, 0: never.
-  std::atomic<int64_t> last_output_ns{0};
   // Of the requests in flight those that no scrape has shown.
   UnseenRequests unseen;
 
+  // Passive health further: requests that failed in a row.
+  std::atomic<uint32_t> consecutive_failures{0};
+  // When it last sent output for anybody, to a fraction of the stall bound; in ns, 0: never.
+  std::atomic<int64_t> last_output_ns{0};
   // Outcomes of the last window in slices: number of the slice in the upper 24 bits, then answers and
   // failures in 20 bits each.
   static constexpr size_t kOutcomeSlices = 10;
@@ -62,6 +62,7 @@ struct alignas(64) EndpointLive {
   static uint32_t requests_of(uint64_t word) { return static_cast<uint32_t>(word >> kTokenBits); }
   static uint64_t tokens_of(uint64_t word) { return word & kTokenMask; }
 };
+static_assert(offsetof(EndpointLive, unseen) + sizeof(UnseenRequests) <= 64);
 
 // One model server rank: immutable once published. A change of anything here makes a new Endpoint with
 // the same slot and the same live side.
