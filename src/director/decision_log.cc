@@ -166,7 +166,12 @@ void append_record_json(std::string& out, const DecisionRecord& record, std::str
   out += '}';
 
   number(out, "queue_ms", to_millis(record.queue_time));
-  number(out, "oldest_signal_age_ms", to_millis(record.oldest_signal_age));
+  if (record.oldest_signal_age == Duration::max()) {
+    key(out, "oldest_signal_age_ms");
+    out += "null";
+  } else {
+    number(out, "oldest_signal_age_ms", to_millis(record.oldest_signal_age));
+  }
   number(out, "prompt_tokens", record.prompt_tokens);
   number(out, "prefix_blocks_matched", uint64_t{record.prefix_blocks_matched});
   number(out, "prefix_blocks_total", uint64_t{record.prefix_blocks_total});

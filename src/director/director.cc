@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "base/strings.h"
+#include "director/explain.h"
 #include "director/tracing.h"
 #include "protocol/errors.h"
 #include "telemetry/log.h"
@@ -20,7 +21,7 @@ namespace {
 // A long prompt's tokens fit, so that serving it again asks the heap for nothing.
 constexpr size_t kKeptArenaBytes = 512 * 1024;
 
-// The signals every engine must have; the age of a decision is that of the oldest of them.
+// The signals every engine must have.
 constexpr std::array<Signal, 3> kRequiredSignals{Signal::kWaitingRequests, Signal::kRunningRequests,
                                                  Signal::kKvUsage};
 
@@ -92,6 +93,7 @@ void Request::reset() {
   decided = false;
   trace.reset();
   subset.reset();
+  shows_output = true;
   keep_scores = false;
   scores = {};
   request_edits = {};
@@ -159,33 +161,13 @@ void Request::settle(Arena& spare) {
   arena.swap(spare);
 }
 
-SubsetEntry parse_subset_entry(std::string_view text) {
-  text = trim(text);
-  SubsetEntry out;
-  const size_t colon = text.rfind(':');
-  std::string_view port;
-  if (text.starts_with('[')) {
-    const size_t close = text.find(']');
-    if (close == std::string_view::npos) return {text, 0};
-    out.address = text.substr(1, close - 1);
-    if (close + 1 < text.size() && text[close + 1] == ':') port = text.substr(close + 2);
-  } else if (colon == std::string_view::npos || text.find(':') != colon) {
-    out.address = text;  // no port, or IPv6 without brackets
-  } else {
-    out.address = text.substr(0, colon);
-    port = text.substr(colon + 1);
-  }
-  const std::optional<uint64_t> number = parse_u64(port);
-  if (number && *number <= 65535) out.port = static_cast<uint16_t>(*number);
-  return out;
-}
-
 Director::Director(Pool& pool, std::unique_ptr<PictureSource> pictures, const Clock& clock,
                    const Options& options)
     : pool_(pool),
       pictures_(std::move(pictures)),
       clock_(clock),
       health_(pool.health),
+      candidates_(health_),
       options_(options),
       seeds_(options.seed),
       next_number_(first_number()),
@@ -219,6 +201,7 @@ void Director::describe(Request& request, const RequestInput& input) {
   inference.received_at = input.received_at;
   request.body = input.body;
   request.subset = input.subset;
+  request.shows_output = input.shows_output;
   request.keep_scores = input.keep_scores;
   request.scores = {};
 
@@ -232,7 +215,7 @@ void Director::describe(Request& request, const RequestInput& input) {
 void Director::refuse(Request& request, const RequestInput& input, const Error& error, FallbackState state) {
   describe(request, input);
   request.record.fallback = state;
-  if (state != FallbackState::kNone) note_fallback(state);
+  if (state != FallbackState::kNone) note_fallback(state, false);
   request.log_handle = pool_.log.begin(options_.loop, request.record, error.message);
 }
 
@@ -386,50 +369,6 @@ Status Director::screen(SchedulingContext& ctx, std::span<Candidate> candidates,
                "rejected-no-endpoints"};
 }
 
-// Half-open endpoints among the candidates: each is claimed while a decision may still pick it, so that no
-// other loop sends a second request there.
-class Director::TrialClaims {
- public:
-  explicit TrialClaims(Arena& arena) : arena_(arena) {}
-  ~TrialClaims() { give_back(kNobody); }
-  TrialClaims(const TrialClaims&) = delete;
-  TrialClaims& operator=(const TrialClaims&) = delete;
-
-  void add(Candidate candidate, EndpointLive& live) {
-    first_ = ::new (arena_.make_span<Claim>(1).data()) Claim{candidate, &live, first_};
-  }
-  // Gives the others back. True: `winner` was claimed, and still is.
-  bool keep(Candidate winner) { return give_back(winner); }
-  // The claim that was kept is somebody else's from now on.
-  void hand_over() { first_ = nullptr; }
-
- private:
-  static constexpr Candidate kNobody = ~Candidate{0};
-  struct Claim {
-    Candidate candidate;
-    EndpointLive* live;
-    Claim* next;
-  };
-  bool give_back(Candidate but) {
-    Claim* kept = nullptr;
-    for (Claim* claim = first_; claim != nullptr;) {
-      Claim* next = claim->next;
-      if (claim->candidate == but) {
-        kept = claim;
-        kept->next = nullptr;
-      } else {
-        HealthWatch::give_back(*claim->live);
-      }
-      claim = next;
-    }
-    first_ = kept;
-    return kept != nullptr;
-  }
-
-  Arena& arena_;
-  Claim* first_ = nullptr;
-};
-
 Status Director::choose(Request& request, Random& random, std::span<const EndpointSlot> excluded,
                         bool explain, std::string* explanation) {
   const Policy& policy = *request.policy;
@@ -445,11 +384,16 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   const SignalView& signals = *picture.signals;
   record.membership_epoch = pool.epoch;
   record.signal_epoch = signals.epoch;
-  if (reach_of_ != picture.pool) note_members(picture.pool);
 
   health_.begin(now);
   TrialClaims claims(arena);
-  std::span<Candidate> candidates = candidates_of(request, pool, excluded, now, explain ? nullptr : &claims);
+  const CandidateFinder::Wanted wanted{request.subset, excluded};
+  const CandidateFinder::Found found =
+      candidates_.find(picture.pool, wanted, now, arena, explain ? nullptr : &claims);
+  record.left_out = found.left_out;
+  // What this request tried and lost says nothing of its decision as a whole.
+  if (excluded.empty() && found.nobody_healthy) record.fallback = FallbackState::kAllEjected;
+  std::span<Candidate> candidates = found.candidates;
   size_t count = candidates.size();
 
   if (!request.parsed.replica_state_id.empty() && pool.endpoints.size() > 1) {
@@ -496,22 +440,22 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   produce(DataProducer::Stage::kRequest);
   record.prompt_tokens = inference.prompt_tokens();
   if (record.left_out.draining != 0 && !policy.session_holders.empty()) {
-    candidates = with_bound(ctx, request, excluded);
+    candidates = candidates_.with_bound(ctx, wanted, policy.session_holders);
     count = candidates.size();
     ctx.candidates = candidates;
   }
 
   if (candidates.empty()) {
-    if (excluded.empty() && !request.subset && record.left_out.asleep != 0) {
+    if (found.of_pool && record.left_out.asleep != 0) {
       record.fallback = FallbackState::kAllAsleep;
-      if (!explain) note_fallback(record.fallback);
+      if (!explain) note_fallback(record.fallback, true);
       return Error{ErrorCode::kServiceUnavailable, "every engine of the pool that could be asked sleeps",
                    "rejected-no-endpoints"};
     }
     // Endpoints that this request tried and lost, or may not use, say nothing about the pool.
     if (excluded.empty()) {
       record.fallback = FallbackState::kNoEndpoint;
-      if (!explain && !request.subset) note_fallback(record.fallback);
+      if (!explain && found.of_pool) note_fallback(record.fallback, true);
     }
     return Error{ErrorCode::kServiceUnavailable, "failed to find endpoint candidates for serving the request",
                  "rejected-no-endpoints"};
@@ -577,174 +521,13 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
     }
   }
   if (explain) {
-    if (explanation != nullptr) {
-      for (const ProfileResult* result : scheduled->profiles) {
-        for (const scheduling::Profile& profile : policy.scheduler->profiles()) {
-          if (profile.name != result->profile_name) continue;
-          for (const Candidate c : result->scored) {
-            const auto append = [&](const char* role, std::string_view name, const std::string& text) {
-              if (!explanation->empty()) *explanation += ',';
-              fmt::format_to(std::back_inserter(*explanation),
-                             "{{\"profile\":{},\"endpoint\":{},\"{}\":{},\"text\":{}}}",
-                             json_quote(profile.name), json_quote(pool.endpoints[c]->id), role,
-                             json_quote(name), json_quote(text));
-            };
-            const SimpleChoice simple =
-                result->record == nullptr ? SimpleChoice::kNone : result->record->simple;
-            if (simple != SimpleChoice::kNone) {
-              const uint64_t load = pool.endpoints[c]->live->load.load(std::memory_order_relaxed);
-              append("scorer", simple_choice_name(simple),
-                     std::to_string(EndpointLive::requests_of(load)) + " requests in flight");
-              continue;
-            }
-            for (const auto& weighted : profile.scorers) {
-              std::string text;
-              weighted.scorer->explain(ctx, c, text);
-              append("scorer", weighted.scorer->name(), text);
-            }
-            std::string text;
-            profile.picker->explain(ctx, c, text);
-            if (!text.empty()) append("picker", profile.picker->name(), text);
-          }
-        }
-      }
-    }
+    if (explanation != nullptr) append_explanations(*explanation, policy, ctx, *scheduled);
     return {};
   }
   series_.attempt(inference.target_model, *pool.endpoints[winner]).add();
-  if (excluded.empty()) note_fallback(record.fallback);
+  if (excluded.empty()) note_fallback(record.fallback, found.of_pool);
   claims.hand_over();
   return reserve_and_tell(request, ctx, *scheduled, winner, on_trial);
-}
-
-std::span<Candidate> Director::candidates_of(Request& request, const PoolSnapshot& pool,
-                                             std::span<const EndpointSlot> excluded, TimePoint now,
-                                             TrialClaims* claims) {
-  std::span<Candidate> candidates = request.arena.make_span<Candidate>(pool.endpoints.size());
-  std::span<bool> allowed;
-  if (request.subset) allowed = allowed_by(*request.subset, pool, request.arena);
-  const auto may_have = [&](Candidate c, const Reach& reach) {
-    if (request.subset && !allowed[c]) return false;
-    return excluded.empty() || std::find(excluded.begin(), excluded.end(), reach.slot) == excluded.end();
-  };
-  // Whoever drains gets no new work, whose engine sleeps can do none.
-  LeftOut left_out;
-  size_t count = 0;
-  for (Candidate c = 0; c < reach_.size(); ++c) {
-    const Reach& reach = reach_[c];
-    EndpointLive& live = *reach.live;
-    if (reach.draining) {
-      ++left_out.draining;
-      continue;
-    }
-    if (live.asleep.load(std::memory_order_relaxed)) {
-      ++left_out.asleep;
-      continue;
-    }
-    if (!may_have(c, reach)) continue;
-    if (live.ejected_until_ns.load(std::memory_order_relaxed) != 0) {
-      const HealthWatch::Entry entry = health_.admit(live, now, claims != nullptr);
-      if (entry == HealthWatch::Entry::kEjected) ++left_out.ejected;
-      if (entry == HealthWatch::Entry::kOnTrial) ++left_out.on_trial;
-      if (entry == HealthWatch::Entry::kEjected || entry == HealthWatch::Entry::kOnTrial) continue;
-      if (entry == HealthWatch::Entry::kTrial && claims != nullptr) claims->add(c, live);
-    }
-    candidates[count++] = c;
-  }
-  health_.set_size(pool.endpoints.size() - left_out.draining - left_out.asleep);
-  request.record.left_out = left_out;
-  if (count != 0 || left_out.ejected + left_out.on_trial == 0) return candidates.first(count);
-
-  // Everybody who is left failed lately: a bad chance is better than none.
-  if (excluded.empty() && !request.subset) request.record.fallback = FallbackState::kAllEjected;
-  for (Candidate c = 0; c < reach_.size(); ++c) {
-    const Reach& reach = reach_[c];
-    if (reach.draining || reach.live->asleep.load(std::memory_order_relaxed)) continue;
-    if (may_have(c, reach)) candidates[count++] = c;
-  }
-  return candidates.first(count);
-}
-
-std::span<Candidate> Director::with_bound(const SchedulingContext& ctx, const Request& request,
-                                          std::span<const EndpointSlot> excluded) {
-  const auto& endpoints = ctx.pool.endpoints;
-  std::span<Candidate> all = ctx.arena.make_span<Candidate>(endpoints.size());
-  size_t count = ctx.candidates.size();
-  std::copy(ctx.candidates.begin(), ctx.candidates.end(), all.begin());
-  std::span<bool> allowed;
-  if (request.subset) allowed = allowed_by(*request.subset, ctx.pool, ctx.arena);
-  for (const SessionHolder* holder : request.policy->session_holders) {
-    const std::string_view bound = holder->bound_endpoint(ctx);
-    if (bound.empty()) continue;
-    // The snapshot is ordered by id, and so are the candidates.
-    const auto found = std::lower_bound(
-        endpoints.begin(), endpoints.end(), bound,
-        [](const std::shared_ptr<const Endpoint>& e, std::string_view id) { return e->id < id; });
-    if (found == endpoints.end() || (*found)->id != bound || !(*found)->draining) continue;
-    const Endpoint& endpoint = **found;
-    const auto c = static_cast<Candidate>(found - endpoints.begin());
-    if (request.subset && !allowed[c]) continue;
-    if (std::find(excluded.begin(), excluded.end(), endpoint.slot) != excluded.end()) continue;
-    // One that fails or sleeps serves no session either.
-    if (endpoint.live->asleep.load(std::memory_order_relaxed)) continue;
-    if (health_.on() && endpoint.live->ejected_until_ns.load(std::memory_order_relaxed) != 0) continue;
-    const auto end = all.begin() + static_cast<ptrdiff_t>(count);
-    const auto at = std::lower_bound(all.begin(), end, c);
-    if (at != end && *at == c) continue;
-    std::copy_backward(at, end, end + 1);
-    *at = c;
-    ++count;
-  }
-  return all.first(count);
-}
-
-std::span<bool> Director::allowed_by(std::span<const SubsetEntry> subset, const PoolSnapshot& pool,
-                                     Arena& arena) {
-  std::span<bool> allowed = arena.make_filled<bool>(pool.endpoints.size(), false);
-  const auto key = [](const auto& of) { return std::pair(std::string_view(of.address), of.port); };
-  const auto before = [&](const auto& a, const auto& b) { return key(a) < key(b); };
-  std::span<SubsetEntry> entries = arena.make_span<SubsetEntry>(subset.size());
-  std::uninitialized_copy(subset.begin(), subset.end(), entries.begin());
-  std::sort(entries.begin(), entries.end(), before);
-  const auto same = [&](const SubsetEntry& a, const SubsetEntry& b) { return key(a) == key(b); };
-  entries =
-      entries.first(static_cast<size_t>(std::unique(entries.begin(), entries.end(), same) - entries.begin()));
-
-  // Endpoints that an entry means, and the entries that mean one.
-  std::span<bool> exact = arena.make_filled<bool>(entries.size(), false);
-  for (size_t c = 0; c < allowed.size(); ++c) {
-    const Endpoint& endpoint = *pool.endpoints[c];
-    if (endpoint.port == 0) continue;
-    const auto found = std::lower_bound(entries.begin(), entries.end(), endpoint, before);
-    if (found == entries.end() || key(*found) != key(endpoint)) continue;
-    allowed[c] = true;
-    exact[static_cast<size_t>(found - entries.begin())] = true;
-  }
-  // The first entry of each address knows whether all at that address are meant.
-  std::span<bool> whole = arena.make_filled<bool>(entries.size(), false);
-  bool any = false;
-  for (size_t i = 0, first = 0; i < entries.size(); ++i) {
-    if (entries[i].address != entries[first].address) first = i;
-    if (exact[i]) continue;
-    whole[first] = true;
-    any = true;
-  }
-  for (size_t c = 0; any && c < allowed.size(); ++c) {
-    const auto found = std::lower_bound(
-        entries.begin(), entries.end(), pool.endpoints[c]->address,
-        [](const SubsetEntry& entry, std::string_view address) { return entry.address < address; });
-    if (found == entries.end() || found->address != pool.endpoints[c]->address) continue;
-    if (whole[static_cast<size_t>(found - entries.begin())]) allowed[c] = true;
-  }
-  return allowed;
-}
-
-void Director::note_members(const std::shared_ptr<const PoolSnapshot>& pool) {
-  reach_of_ = pool;
-  reach_.clear();
-  for (const std::shared_ptr<const Endpoint>& endpoint : pool->endpoints) {
-    reach_.push_back({endpoint->live.get(), endpoint->slot, endpoint->draining});
-  }
 }
 
 void Director::find_plugin_series(const std::shared_ptr<const Policy>& policy) {
@@ -764,7 +547,8 @@ Status Director::reserve_and_tell(Request& request, SchedulingContext& ctx, cons
                                   Candidate winner, bool on_trial) {
   const Policy& policy = *request.policy;
   request.endpoint = ctx.pool.endpoints[winner];
-  health_.open(request.health, request.endpoint, on_trial, ctx.request.streaming, ctx.now);
+  health_.open(request.health, request.endpoint, on_trial, ctx.request.streaming && request.shows_output,
+               ctx.now);
   uint64_t tokens = 0;
   if (policy.load_estimator != nullptr) {
     tokens = policy.load_estimator->reserve_tokens(ctx, winner);
@@ -811,7 +595,6 @@ void Director::fill_record(Request& request, const SchedulingContext& ctx, const
   DecisionRecord& record = request.record;
   Arena& arena = request.arena;
   const Endpoint& endpoint = *ctx.pool.endpoints[winner];
-  record.primary_profile = result.primary->profile_name;
   record.winner = arena.copy(endpoint.id);
 
   const std::span<const Candidate> targets = result.primary->targets;
@@ -838,13 +621,6 @@ void Director::fill_record(Request& request, const SchedulingContext& ctx, const
     record.winner_host_port = request.destination.substr(0, endpoint.host_port.size());
   }
 
-  Duration oldest{0};
-  for (const Signal signal : kRequiredSignals) {
-    const SignalValue value = ctx.signals.at(signal, winner);
-    if (value.observed_at != kNever) oldest = std::max(oldest, ctx.now - value.observed_at);
-  }
-  record.oldest_signal_age = oldest;
-
   const auto matches = ctx.attributes.column<PrefixMatch>(request.policy->prefix_match_slot);
   if (!matches.empty()) {
     record.prefix_blocks_matched = matches[winner].cached_blocks;
@@ -861,10 +637,11 @@ void Director::fill_record(Request& request, const SchedulingContext& ctx, const
   }
 }
 
-void Director::note_fallback(FallbackState state) {
+void Director::note_fallback(FallbackState state, bool of_pool) {
   if (state != FallbackState::kNone) {
     pool_.metrics.fallbacks.with({pool_.name, fallback_state_name(state)}).add();
   }
+  if (!of_pool) return;
   // A producer fails, and time runs out, for a request, not for a pool.
   if (state == FallbackState::kProducerFailed || state == FallbackState::kOverTime) return;
   if (pool_.fallback.load(std::memory_order_relaxed) == state) return;
@@ -920,46 +697,9 @@ std::string Director::explain(Request& request, const RequestInput& input) {
   const Picture& picture = started != kNever ? *chosen_by_ : pictures_->refresh(now);
   const Freshness* freshness =
       request.policy != nullptr && request.policy->freshness ? &*request.policy->freshness : nullptr;
-  bool first = true;
-  for (Candidate c = 0; c < picture.pool->endpoints.size(); ++c) {
-    for (size_t i = 0; i < kSignalCount; ++i) {
-      const auto signal = static_cast<Signal>(i);
-      const SignalValue value = picture.signals->at(signal, c);
-      if (!first) out += ',';
-      first = false;
-      out += "{\"endpoint\":" + json_quote(picture.pool->endpoints[c]->id) +
-             ",\"signal\":" + json_quote(signal_name(signal)) + ",\"value\":";
-      if (value.observed_at == kNever) {
-        out += "null";
-      } else {
-        fmt::format_to(std::back_inserter(out), "{:.10g}", value.value);
-      }
-      out += ",\"unit\":" + json_quote(signal_unit(signal)) +
-             ",\"state\":" + json_quote(signal_state_name(value.state));
-      if (value.observed_at != kNever) {
-        fmt::format_to(std::back_inserter(out), ",\"age_ms\":{:.3f}", to_millis(now - value.observed_at));
-      }
-      if (freshness != nullptr && freshness->ages(signal)) {
-        fmt::format_to(std::back_inserter(out), ",\"influence\":{:.4g}",
-                       freshness->influence(*picture.signals, signal, c, now));
-        if (freshness->has_credit(signal)) {
-          const EndpointLive& live = *picture.pool->endpoints[c]->live;
-          fmt::format_to(std::back_inserter(out), ",\"sent_since\":{}",
-                         picture.signals->unseen_requests(live, c));
-        }
-      }
-      out += '}';
-    }
-  }
+  append_signals(out, *picture.pool, *picture.signals, freshness, now);
   out += "],\"health\":[";
-  for (const auto& endpoint : picture.pool->endpoints) {
-    if (out.back() == '}') out += ',';
-    out += "{\"endpoint\":" + json_quote(endpoint->id) + ',';
-    pool_.health.append_json(out, *endpoint, now);
-    if (endpoint->draining) out += ",\"draining\":true";
-    if (endpoint->live->asleep.load(std::memory_order_relaxed)) out += ",\"asleep\":true";
-    out += '}';
-  }
+  append_health(out, *picture.pool, pool_.health, now);
   out += "]}";
   return out;
 }

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/result.h"
+#include "director/candidates.h"
 #include "director/decision_log.h"
 #include "director/endpoint_health.h"
 #include "director/load_guard.h"
@@ -21,6 +22,7 @@
 #include "director/published.h"
 #include "director/request_metrics.h"
 #include "director/rewrites.h"
+#include "director/subset.h"
 #include "inference/decision.h"
 #include "inference/header_edits.h"
 #include "inference/plugin.h"
@@ -64,20 +66,11 @@ struct Pool {
   Published<PoolRules> rules;
   DecisionLog log;
   EndpointHealth health;
-  // The state of the pool that the latest decision met (no fresh signals, no endpoint): a log line is written
-  // when it changes.
+  // The state of the pool (no fresh signals, no endpoint) that the latest decision met which might have
+  // picked any of its endpoints: a log line is written when it changes.
   std::atomic<FallbackState> fallback{FallbackState::kNone};
   std::mutex fallback_mutex;  // held while it changes
 };
-
-// One line of the list of endpoints that a data plane allows for a request: "ip:port", "ip", "[v6]:port".
-struct SubsetEntry {
-  std::string_view address;  // without brackets
-  uint16_t port = 0;         // 0: none given
-};
-SubsetEntry parse_subset_entry(std::string_view text);
-// Of one request; with more it is refused.
-inline constexpr size_t kMaxSubsetEntries = 16384;
 
 // The weighted total of one endpoint in the primary profile.
 struct EndpointScore {
@@ -105,6 +98,8 @@ struct RequestInput {
   // Set: only these endpoints are candidates. An entry whose port is that of an endpoint at its address means
   // that endpoint; otherwise all at the address.
   std::optional<std::span<const SubsetEntry>> subset;
+  // The door sees an answer's bytes as they come: silence of a stream says something of its endpoint.
+  bool shows_output = true;
   // Request::scores is wanted.
   bool keep_scores = false;
   // Replay: the seed to use instead of a fresh one.
@@ -155,6 +150,7 @@ class Request {
   telemetry::RequestTrace trace;  // begun by the door, director/tracing.h
   // Of the input, for deciding again.
   std::optional<std::span<const SubsetEntry>> subset;
+  bool shows_output = true;
   bool keep_scores = false;
   std::span<const EndpointScore> scores;  // of the primary profile, with keep_scores
   // What plugins want changed in the headers: first removed, then set.
@@ -191,10 +187,8 @@ class Director {
               FallbackState state = FallbackState::kNone);
 
   // Decides like decide(), with everything recorded, but reserves nothing, tells no plugin, logs nothing and
-  // counts nothing. JSON: the record of append_record_json() with every candidate, plus "explanations":
-  // [{"profile","endpoint","scorer","text"}], "signals": [{"endpoint","signal","value","unit",
-  // "state","age_ms"}] and "health": [{"endpoint","state",…}] as EndpointHealth::append_json() says, with
-  // "draining" and "asleep" where they hold.
+  // counts nothing. JSON: the record of append_record_json() with every candidate, plus the arrays
+  // "explanations", "signals" and "health" of director/explain.h.
   std::string explain(Request& request, const RequestInput& input);
 
   Pool& pool() { return pool_; }
@@ -210,25 +204,14 @@ class Director {
   Status classify(Request& request, bool trust_fairness_header);
   Status screen(SchedulingContext& ctx, std::span<Candidate> candidates, size_t& count,
                 const Policy& policy) const;
-  std::span<bool> allowed_by(std::span<const SubsetEntry> subset, const PoolSnapshot& pool, Arena& arena);
   Status choose(Request& request, Random& random, std::span<const EndpointSlot> excluded, bool explain,
                 std::string* explanation);
-  // Who may be picked, ascending; leaves the reasons of the others in the record. Trials in it are claimed
-  // unless explaining.
-  class TrialClaims;
-  std::span<Candidate> candidates_of(Request& request, const PoolSnapshot& pool,
-                                     std::span<const EndpointSlot> excluded, TimePoint now,
-                                     TrialClaims* claims);
-  // Adds draining endpoints that the request's session is bound to; the new number of candidates.
-  std::span<Candidate> with_bound(const SchedulingContext& ctx, const Request& request,
-                                  std::span<const EndpointSlot> excluded);
   Status reserve_and_tell(Request& request, SchedulingContext& ctx, const SchedulingResult& result,
                           Candidate winner, bool on_trial);
   void fill_record(Request& request, const SchedulingContext& ctx, const SchedulingResult& result,
                    Candidate winner);
-  void note_fallback(FallbackState state);
-  // Follows the membership with reach_.
-  void note_members(const std::shared_ptr<const PoolSnapshot>& pool);
+  // Counts a decision in a fallback state; `of_pool`: the pool is in it, or in none.
+  void note_fallback(FallbackState state, bool of_pool);
   // The series of the policy's producers and pre-request plugins, looked up once a policy.
   void find_plugin_series(const std::shared_ptr<const Policy>& policy);
 
@@ -237,20 +220,13 @@ class Director {
   const Picture* chosen_by_ = nullptr;  // the last decision's; refresh() ends it
   const Clock& clock_;
   HealthWatch health_;
+  CandidateFinder candidates_;
   Options options_;
   Random seeds_;
   uint64_t next_number_;  // of InferenceRequest; each director has a range of its own
   PublishedReader<Policy> policy_;
   PublishedReader<PoolRules> rules_;
   SeriesCache series_;
-  // What every decision asks of each endpoint, side by side; by Candidate.
-  struct Reach {
-    EndpointLive* live;
-    EndpointSlot slot;
-    bool draining;
-  };
-  std::shared_ptr<const PoolSnapshot> reach_of_;
-  std::vector<Reach> reach_;
   std::shared_ptr<const Policy> timed_policy_;
   std::vector<telemetry::Histogram*> producer_seconds_;     // as Policy::producers
   std::vector<telemetry::Histogram*> pre_request_seconds_;  // as Policy::pre_request

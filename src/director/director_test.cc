@@ -87,6 +87,39 @@ TEST_F(DirectorTest, TheRequestGoesWhereTheScoresSayAndItsLoadIsReservedThere) {
   EXPECT_EQ(endpoints[1]->live->load, 0U);
 }
 
+TEST_F(DirectorTest, ASignalThatNobodyEverSawMakesTheRecordsAgeUnknownAndNotZero) {
+  class QueueScorer final : public Scorer {
+   public:
+    void score(SchedulingContext&, std::span<const Candidate>, std::span<double> scores) const override {
+      std::fill(scores.begin(), scores.end(), 1.0);
+    }
+    void declare_data(DataDeclaration& declaration) const override {
+      declaration.require<SignalValue>(data_keys::kWaitingQueueSize);
+    }
+    void explain(const SchedulingContext&, Candidate, std::string&) const override {}
+  };
+  TestPolicy own;
+  std::vector<scheduling::Profile> profiles(1);
+  profiles[0].name = "default";
+  profiles[0].scorers.push_back({own.add<QueueScorer>("queue"), 1.0});
+  profiles[0].picker = own.add<BestPicker>("best");
+  own.policy->scheduler =
+      std::make_unique<scheduling::Scheduler>(std::move(profiles), own.add<OneProfile>("one"));
+  pool.policy.publish(own.policy);
+  use_endpoints(1);
+  const auto age = [&] {
+    request.reset();
+    EXPECT_TRUE(director.decide(request, input(R"({"model":"m"})")).ok());
+    const std::string json = pool.log.find_json("r1").value_or("");
+    const size_t at = json.find(R"("oldest_signal_age_ms":)") + 23;
+    return json.substr(at, json.find(',', at) - at);
+  };
+  EXPECT_EQ(age(), "null");
+  pictures.set(Signal::kWaitingRequests, 0, 1, clock.now());
+  clock.advance(std::chrono::milliseconds(40));
+  EXPECT_EQ(age(), "40");
+}
+
 TEST_F(DirectorTest, ParsingAndRewritingComeBeforeTheLookForEndpoints) {
   const Status broken = director.decide(request, input("no healthy upstream"));
   EXPECT_EQ(broken.error().code, ErrorCode::kBadRequest);

@@ -114,7 +114,7 @@ EndpointHealth::Window EndpointHealth::window_of(const EndpointLive& live,
 }
 
 void EndpointHealth::failed(const Endpoint& endpoint, const OutlierDetectionSettings& settings,
-                            FailureKind kind, uint32_t generation, bool on_trial, size_t size,
+                            FailureKind kind, uint32_t generation, bool on_trial, const PoolSize& size,
                             TimePoint now) {
   metrics_.endpoint_failures.with({pool_, failure_kind_name(kind)}).add();
   EndpointLive& live = *endpoint.live;
@@ -163,7 +163,7 @@ uint32_t EndpointHealth::bring_back(const Endpoint& endpoint, const OutlierDetec
 }
 
 void EndpointHealth::eject(const Endpoint& endpoint, const OutlierDetectionSettings& settings,
-                           EjectionReason reason, uint32_t generation, size_t size, TimePoint now) {
+                           EjectionReason reason, uint32_t generation, const PoolSize& size, TimePoint now) {
   EndpointLive& live = *endpoint.live;
   Duration away{0};
   uint32_t in_a_row = 0;
@@ -173,8 +173,9 @@ void EndpointHealth::eject(const Endpoint& endpoint, const OutlierDetectionSetti
     const std::lock_guard lock(mutex_);
     if (live.ejections.gone || live.health_generation.load(std::memory_order_relaxed) != generation) return;
     const bool again = live.ejected_until_ns.load(std::memory_order_relaxed) != 0;
-    const auto bound = static_cast<size_t>(settings.max_ejected_percent) * size;
-    if (!again && reason != EjectionReason::kConnect && (out_ + 1) * 100 > bound) {
+    const auto bound = static_cast<size_t>(settings.max_ejected_percent) * size.endpoints;
+    const size_t out_of_these = out_ - std::min(out_, size.others_out);
+    if (!again && reason != EjectionReason::kConnect && (out_of_these + 1) * 100 > bound) {
       metrics_.ejections_refused.with({pool_}).add();
       held = !std::exchange(at_floor_, true);
       if (!held) return;
@@ -219,14 +220,18 @@ uint32_t EndpointHealth::back(const Endpoint& endpoint, uint32_t consecutive_fai
                               TimePoint now) {
   EndpointLive& live = *endpoint.live;
   size_t out = 0;
+  bool gone = false;
   {
     const std::lock_guard lock(mutex_);
     if (live.health_generation.load(std::memory_order_relaxed) != generation ||
         live.ejected_until_ns.load(std::memory_order_relaxed) == 0) {
       return generation;
     }
-    if (!live.ejections.gone) out = --out_;
-    at_floor_ = false;
+    gone = live.ejections.gone;
+    if (!gone) {
+      out = --out_;
+      at_floor_ = false;
+    }
     live.ejections.back_at = now;
     for (std::atomic<uint64_t>& cell : live.outcomes) cell.store(0, std::memory_order_relaxed);
     live.consecutive_failures.store(consecutive_failures, std::memory_order_relaxed);
@@ -234,6 +239,7 @@ uint32_t EndpointHealth::back(const Endpoint& endpoint, uint32_t consecutive_fai
     live.health_generation.store(generation + 1, std::memory_order_release);
     live.on_trial.store(false, std::memory_order_release);
   }
+  if (gone) return generation + 1;
   metrics_.endpoint_returns.with({pool_}).add();
   telemetry::log_info(
       "endpoint is back",
@@ -317,7 +323,7 @@ void HealthTicket::fail(FailureKind kind, TimePoint now) {
 }
 
 void HealthTicket::drop(TimePoint now) {
-  if (watch_ != nullptr && watch_->is_stalled(*this, now)) {
+  if (waiting_ && watch_->is_stalled(*this, now)) {
     fail(FailureKind::kStall, now);
   } else {
     release();
@@ -359,7 +365,7 @@ void HealthWatch::begin(TimePoint now) {
 // A ticket is first looked at when it has waited for the bound, so what matters then is the endpoint's
 // silence.
 bool HealthWatch::is_stalled(const HealthTicket& ticket, TimePoint now) const {
-  if (!ticket.waiting_ || now < ticket.check_at_) return false;
+  if (now < ticket.check_at_) return false;
   const Duration silence(now.time_since_epoch().count() -
                          ticket.endpoint_->live->last_output_ns.load(std::memory_order_relaxed));
   return silence >= stall_bound();

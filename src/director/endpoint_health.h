@@ -29,9 +29,9 @@
 // except for failed connects, for an endpoint that nobody reaches is no capacity to lose. Ejected for
 // baseEjection × 2^(n-1), at most maxEjection, the n-th time; n starts over once the endpoint has been
 // healthy for maxEjection. Half-open: the trial's first output of an answer below 500 brings the endpoint
-// back. It is on probation then: one failure ejects it again, unless an answer came to its end before. A
-// trial whose client leaves says nothing, and the next request is one. Outcomes of requests that were sent
-// before the latest change of state change nothing.
+// back. It is on probation then: one failure ejects it again, unless an answer came to its end before, or
+// `consecutiveFailures` is 0. A trial whose client leaves says nothing, and the next request is one. Outcomes
+// of requests that were sent before the latest change of state change nothing.
 //
 // Example, defaults: three answers 502 in a row eject for 5 s; then one request goes there; it fails: 10 s;
 // the next one is answered: back; one more 502 would mean 20 s, a whole answer clears that.
@@ -64,6 +64,13 @@ inline HealthState health_state(const EndpointLive& live, TimePoint now) {
   return until > now.time_since_epoch().count() ? HealthState::kEjected : HealthState::kHalfOpen;
 }
 
+// Endpoints of a pool, as a decision found them: those that could get requests, were they healthy (they
+// neither drain nor sleep), and how many of the others are ejected or half-open.
+struct PoolSize {
+  size_t endpoints = 0;
+  size_t others_out = 0;
+};
+
 // The health of one pool's endpoints, as all loops share it. Off until configured. Each event costs a few
 // atomic operations on the endpoint's own cells; a lock is taken for a change of state only. Thread-safe.
 class EndpointHealth {
@@ -74,10 +81,9 @@ class EndpointHealth {
   void configure(const config::OutlierDetectionSettings& settings);
   const Published<config::OutlierDetectionSettings>& settings() const { return settings_; }
 
-  // A request's outcome; `generation` and `on_trial` as they were when it was sent. `size`: endpoints of the
-  // pool that could get requests.
+  // A request's outcome; `generation` and `on_trial` as they were when it was sent.
   void failed(const Endpoint& endpoint, const config::OutlierDetectionSettings& settings, FailureKind kind,
-              uint32_t generation, bool on_trial, size_t size, TimePoint now);
+              uint32_t generation, bool on_trial, const PoolSize& size, TimePoint now);
   void succeeded(const Endpoint& endpoint, const config::OutlierDetectionSettings& settings,
                  uint32_t generation, TimePoint now);
   // Output came from an ejected or half-open endpoint: it is back, on probation. The new generation.
@@ -105,7 +111,7 @@ class EndpointHealth {
   static Window window_of(const EndpointLive& live, const config::OutlierDetectionSettings& settings,
                           TimePoint now);
   void eject(const Endpoint& endpoint, const config::OutlierDetectionSettings& settings,
-             EjectionReason reason, uint32_t generation, size_t size, TimePoint now);
+             EjectionReason reason, uint32_t generation, const PoolSize& size, TimePoint now);
   uint32_t back(const Endpoint& endpoint, uint32_t consecutive_failures, uint32_t generation, TimePoint now);
 
   const std::string pool_;
@@ -157,7 +163,8 @@ class HealthTicket {
 };
 
 // One loop's part: who may be picked, and the requests that wait for their first output, oldest first. No
-// timer: who waits too long is found by the next decision. Not thread-safe; tickets may outlive it.
+// timer: who waits too long is found by the next decision. Not thread-safe. A ticket that outlives it may
+// only be dropped or released.
 class HealthWatch {
  public:
   explicit HealthWatch(EndpointHealth& shared) : shared_(shared), settings_(shared.settings()) {}
@@ -183,8 +190,8 @@ class HealthWatch {
   // for as a stream, so that a first output is to be expected soon.
   void open(HealthTicket& ticket, const std::shared_ptr<const Endpoint>& endpoint, bool on_trial,
             bool streams, TimePoint now);
-  // Endpoints of the pool that do not drain or sleep, as the latest decision found them.
-  void set_size(size_t endpoints) { size_ = endpoints; }
+  // As the latest decision found it.
+  void set_size(const PoolSize& size) { size_ = size; }
 
  private:
   friend class HealthTicket;
@@ -196,7 +203,7 @@ class HealthWatch {
   EndpointHealth& shared_;
   PublishedReader<config::OutlierDetectionSettings> settings_;
   std::shared_ptr<const config::OutlierDetectionSettings> current_;
-  size_t size_ = 0;
+  PoolSize size_;
   HealthTicket* oldest_ = nullptr;
   HealthTicket* newest_ = nullptr;
 };

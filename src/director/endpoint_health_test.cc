@@ -25,7 +25,7 @@ class EndpointHealthTest : public ::testing::Test {
           make_endpoint(i, std::string(1, static_cast<char>('a' + i)), static_cast<uint16_t>(9000 + i)));
     }
     configure();
-    watch.set_size(endpoints.size());
+    watch.set_size({endpoints.size()});
   }
   void configure() {
     health.configure(settings);
@@ -250,6 +250,58 @@ TEST_F(EndpointHealthTest, AnEndpointThatLeavesMakesRoom) {
   EXPECT_EQ(health.out(), 1U);
 }
 
+TEST_F(EndpointHealthTest, WhoIsOutAndAsleepTakesNobodysPlace) {
+  eject(0);
+  eject(1);
+  // Of the two that are left none may be out with these two, but one may without them.
+  watch.set_size({2, 2});
+  for (int n = 0; n < settings.consecutive_failures; ++n) fail(2);
+  EXPECT_EQ(state(2), HealthState::kEjected);
+  EXPECT_EQ(metrics.ejections_refused.with({"pool"}).value(), 0U);
+  for (int n = 0; n < settings.consecutive_failures; ++n) fail(3);
+  EXPECT_EQ(state(3), HealthState::kHealthy);
+}
+
+TEST_F(EndpointHealthTest, AnEndpointThatLeftIsNotSaidToBeBack) {
+  eject(0);
+  clock.advance(left(0));
+  HealthTicket late;
+  ASSERT_TRUE(send(late, 0));
+  health.removed(*of(0));
+  late.output(clock.now());
+  EXPECT_EQ(metrics.endpoint_returns.with({"pool"}).value(), 0U);
+  EXPECT_EQ(health.out(), 0U);
+}
+
+TEST_F(EndpointHealthTest, ThereIsNoProbationWhereFailuresInARowDoNotEject) {
+  settings.consecutive_failures = 0;
+  settings.failure_ratio = 0;
+  configure();
+  fail(0, FailureKind::kConnect);
+  ASSERT_EQ(state(0), HealthState::kEjected);
+  clock.advance(left(0));
+  HealthTicket trial;
+  ASSERT_TRUE(send(trial, 0));
+  trial.output(clock.now());
+  trial.fail(FailureKind::kReset, clock.now());
+  EXPECT_EQ(state(0), HealthState::kHealthy);
+}
+
+TEST_F(EndpointHealthTest, ATicketMayOutliveItsLoopsWatch) {
+  auto gone = std::make_unique<HealthWatch>(health);
+  gone->begin(clock.now());
+  HealthTicket streaming;
+  HealthTicket whole;
+  gone->open(streaming, of(0), false, true, clock.now());
+  gone->open(whole, of(0), false, false, clock.now());
+  gone.reset();
+  clock.advance(settings.first_token_stall);
+  streaming.drop(clock.now());
+  whole.drop(clock.now());
+  EXPECT_FALSE(whole.open());
+  EXPECT_EQ(live(0).consecutive_failures, 0U);
+}
+
 TEST_F(EndpointHealthTest, WhoeverWaitsTooLongAtASilentEndpointIsAFailureOfIts) {
   HealthTicket waiting[3];
   for (HealthTicket& ticket : waiting) ASSERT_TRUE(send(ticket, 0));
@@ -347,7 +399,7 @@ TEST_F(EndpointHealthTest, ConcurrentFailuresEjectOnce) {
   for (int i = 0; i < 4; ++i) {
     loops.emplace_back([&] {
       for (int n = 0; n < 1000; ++n) {
-        health.failed(*endpoints[0], now, FailureKind::kReset, 0, false, 4, clock.now());
+        health.failed(*endpoints[0], now, FailureKind::kReset, 0, false, {4}, clock.now());
         health.succeeded(*endpoints[1], now, 0, clock.now());
       }
     });
@@ -475,6 +527,59 @@ TEST_F(HealthDecisionTest, WhenEverybodyIsEjectedSomebodyGetsTheRequestAndMayPro
   EXPECT_EQ(pool.health.out(), 2U);
 }
 
+TEST_F(HealthDecisionTest, AllEjectedIsOneStateThroughTrialsAndSubsets) {
+  settings.max_ejected_percent = 100;
+  pool.health.configure(settings);
+  for (int i = 0; i < 9; ++i) ask_failing();
+  const auto transitions = [&](const char* state) {
+    return metrics.fallback_transitions.with({"pool", state}).value();
+  };
+  const SubsetEntry first[] = {parse_subset_entry("127.0.0.1:9000")};
+  const SubsetEntry everybody[] = {parse_subset_entry("127.0.0.1")};
+  const auto state_with = [&](std::optional<std::span<const SubsetEntry>> subset) {
+    RequestInput in = input();
+    in.subset = subset;
+    Request request;
+    EXPECT_TRUE(director.decide(request, in).ok());
+    return request.record.fallback;
+  };
+  // What a request may have of the pool says nothing of the rest, unless it is all of it.
+  EXPECT_EQ(pool.fallback, FallbackState::kNone);
+  EXPECT_EQ(state_with(first), FallbackState::kAllEjected);
+  EXPECT_EQ(pool.fallback, FallbackState::kNone);
+  EXPECT_EQ(state_with(everybody), FallbackState::kAllEjected);
+  EXPECT_EQ(pool.fallback, FallbackState::kAllEjected);
+  EXPECT_EQ(state_with(first), FallbackState::kAllEjected);
+  EXPECT_EQ(state_with(std::nullopt), FallbackState::kAllEjected);
+  // Trials are last chances too.
+  clock.advance(seconds(5));
+  Request trial;
+  ASSERT_TRUE(director.decide(trial, input()).ok());
+  EXPECT_EQ(trial.record.picked_as, PickedAs::kTrial);
+  EXPECT_EQ(trial.record.fallback, FallbackState::kAllEjected);
+  EXPECT_EQ(transitions("all_ejected"), 1U);
+  trial.health.output(clock.now());
+  EXPECT_EQ(ask_served(), "a");
+  EXPECT_EQ(pool.fallback, FallbackState::kNone);
+  // A subset of ejected ones, while the pool has a healthy one.
+  const SubsetEntry last[] = {parse_subset_entry("127.0.0.1:9002")};
+  EXPECT_EQ(state_with(last), FallbackState::kAllEjected);
+  EXPECT_EQ(pool.fallback, FallbackState::kNone);
+  EXPECT_EQ(transitions("none"), 1U);
+}
+
+TEST_F(HealthDecisionTest, SleepingEndpointsThatAreOutLeaveRoomForOtherEjections) {
+  // Two of three may be out.
+  for (int i = 0; i < 6; ++i) ask_failing();
+  EXPECT_EQ(pool.health.out(), 2U);
+  live(0).asleep = true;
+  live(1).asleep = true;
+  settings.max_ejected_percent = 100;
+  pool.health.configure(settings);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ask_failing(), "c");
+  EXPECT_EQ(pool.health.out(), 3U);
+}
+
 TEST_F(HealthDecisionTest, AStallIsFoundByTheNextDecisionAndIsAStreams) {
   Request whole[3];
   for (Request& request : whole) ASSERT_TRUE(director.decide(request, input()).ok());
@@ -549,7 +654,7 @@ TEST_F(HealthDecisionTest, ADrainingEndpointGetsNothingButTheSessionsThatAreBoun
   live(0).asleep = true;
   EXPECT_EQ(ask_served(), "b");
   live(0).asleep = false;
-  pool.health.failed(*endpoints[0], settings, FailureKind::kConnect, 0, false, 3, clock.now());
+  pool.health.failed(*endpoints[0], settings, FailureKind::kConnect, 0, false, {3}, clock.now());
   EXPECT_EQ(ask_served(), "b");
 }
 

@@ -63,7 +63,7 @@ enum class FallbackState : uint8_t {
   kTooFewFreshSignals,  // too few have: the simple choice of Freshness::fallback decided
   kProducerFailed,      // a data producer failed; its consumers used their fallback
   kNoEndpoint,
-  kAllEjected,  // every candidate is ejected: one of them gets the request all the same
+  kAllEjected,  // every candidate is ejected or half-open: one of them gets the request all the same
   kAllAsleep,   // every candidate's engine sleeps
   kOverTime,    // the request could not be decided before its deadline
 };
@@ -111,7 +111,7 @@ struct DecisionRecord {
   uint64_t membership_epoch = 0;
   uint64_t signal_epoch = 0;
   Duration queue_time{0};
-  // Over the winner's required signals; Duration::max() when one of them was never observed.
+  // Of the oldest signal that the winner's scorers need; Duration::max() when one of them was never observed.
   Duration oldest_signal_age{0};
   FallbackState fallback = FallbackState::kNone;
   LeftOut left_out;
