@@ -449,6 +449,8 @@ director::RequestInput Processor::input() const {
   input.headers = deciding_->fields;
   input.received_at = arrived_at_;
   if (subset_given_) input.subset = deciding_->subset;
+  input.shows_output =
+      response_mode_ == BodyMode::kFullDuplexStreamed || response_mode_ == BodyMode::kStreamed;
   input.keep_scores = core_.options.emit_scores;
   return input;
 }
@@ -718,6 +720,8 @@ Processor::Next Processor::response_headers(const Incoming& in, std::string_view
     const director::Observer::Served by = served(in);
     if (by.endpoint && !by.endpoint->empty() && *by.endpoint != watching_->request.record.winner_host_port) {
       core_.metrics.served_elsewhere.add();
+      // This is another endpoint's answer: it says nothing of the one that was picked.
+      watching_->request.health.release();
     }
     if (is_local_reply(message, status_, end_of_stream)) {
       std::array<char, 8> digits;

@@ -748,6 +748,58 @@ TEST_F(ProcessorTest, WhoServedIsToldByTheDataPlane) {
   EXPECT_EQ(bench.core->metrics.served_elsewhere.value(), 1U);
 }
 
+TEST_F(ProcessorTest, WhatAnotherEndpointAnswersIsNotBookedOnTheOneThatWasPicked) {
+  bench.watch_health();
+  bench.add_endpoints(1);
+  EndpointLive& live = *bench.endpoints[0]->live;
+  const auto serve = [&](const std::string& by, const std::string& status, Mode::BodySendMode mode) {
+    Stream stream(bench);
+    stream.send(with_modes(request_headers(post_fields()), Mode::FULL_DUPLEX_STREAMED, mode));
+    stream.send(request_body(kBody, true));
+    auto headers = response_headers(engine_fields("application/json", status));
+    (*(*headers.mutable_metadata_context()->mutable_filter_metadata())["envoy.lb"]
+          .mutable_fields())["x-gateway-destination-endpoint-served"]
+        .set_string_value(by);
+    stream.send(headers);
+    if (mode != Mode::NONE) stream.send(response_body("{}", true));
+    stream.end();
+  };
+  for (const Mode::BodySendMode mode : {Mode::NONE, Mode::FULL_DUPLEX_STREAMED}) {
+    for (int i = 0; i < 3; ++i) serve("127.0.0.1:9999", "502", mode);
+    EXPECT_EQ(live.ejected_until_ns, 0);
+    for (int i = 0; i < 3; ++i) serve("127.0.0.1:9000", "502", mode);
+    EXPECT_NE(live.ejected_until_ns, 0);
+    bench.clock.advance(std::chrono::seconds(5));
+    serve("127.0.0.1:9999", "200", mode);
+    EXPECT_NE(live.ejected_until_ns, 0);
+    EXPECT_FALSE(live.on_trial);  // the next request is one
+    serve("127.0.0.1:9000", "200", mode);
+    EXPECT_EQ(live.ejected_until_ns, 0);
+    bench.clock.advance(std::chrono::seconds(200));
+  }
+  expect_at_rest();
+}
+
+TEST_F(ProcessorTest, SilenceSaysNothingWhereOutputIsNotShownAsItComes) {
+  bench.watch_health();
+  bench.add_endpoints(1);
+  const auto stalls = [&](Mode::BodySendMode mode) {
+    std::vector<std::unique_ptr<Stream>> streams;
+    for (int i = 0; i < 3; ++i) {
+      Stream& stream = *streams.emplace_back(std::make_unique<Stream>(bench));
+      stream.send(with_modes(request_headers(post_fields()), Mode::FULL_DUPLEX_STREAMED, mode));
+      stream.send(request_body(R"({"model":"m","stream":true})", true));
+    }
+    bench.clock.advance(std::chrono::seconds(600));
+    for (const auto& stream : streams) stream->end();
+    return bench.metrics.endpoint_failures.with({"pool", "stall"}).value();
+  };
+  for (const Mode::BodySendMode mode : {Mode::NONE, Mode::BUFFERED, Mode::BUFFERED_PARTIAL}) {
+    EXPECT_EQ(stalls(mode), 0U) << mode;
+  }
+  EXPECT_EQ(stalls(Mode::STREAMED), 3U);
+}
+
 // Writes into requests and answers.
 class Marker final : public PreRequest, public ResponseHook {
  public:
