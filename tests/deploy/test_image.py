@@ -2,6 +2,7 @@
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -64,3 +65,24 @@ def test_the_program_runs_in_the_image_with_nothing_but_what_is_there(tmp_path):
     assert check.returncode == 0, check.stderr
     assert (root / "etc/ssl/certs/ca-certificates.crt").stat().st_size > 100_000
     assert not list(root.rglob("bin/sh"))
+
+
+def test_what_is_copied_is_enough_to_build_the_program(tmp_path):
+    """Configured from the copied files alone, and every source that the program is made of is there; nothing is compiled."""
+    for copy in arguments("COPY"):
+        if not copy.startswith("--from"):
+            *sources, target = copy.split()
+            for source in sources:
+                place = tmp_path / target if target != "./" else tmp_path / source
+                place.parent.mkdir(parents=True, exist_ok=True)
+                (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, place)
+    command = next(rest for rest in arguments("RUN") if rest.startswith("cmake")).split("&&")
+    configure, build = command[0].split(), command[1].split()
+    subprocess.run(configure, cwd=tmp_path, check=True, capture_output=True)
+    assert build == "cmake --build --preset release --target penstock".split()
+    inputs = subprocess.run(["ninja", "-C", tmp_path / "build/release", "-t", "inputs", "penstock"], check=True,
+                            capture_output=True, text=True).stdout.split("\n")
+    sources = [i for i in inputs if i.startswith(str(tmp_path / "src"))]
+    assert len(sources) > 200
+    for source in sources:
+        assert pathlib.Path(source).exists(), source
