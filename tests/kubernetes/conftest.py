@@ -9,6 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "deploy"
 
 from charts import HELM, Helm, absent  # noqa: E402
 from control_plane import ControlPlane, missing_programs  # noqa: E402
+from fake_api import FakeCluster  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +31,18 @@ def plane(tmp_path_factory):
         yield plane
     finally:
         plane.stop()
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory):
+    """The stand-in for an API server, one for the session."""
+    cluster = FakeCluster(tmp_path_factory.mktemp("stand-in")).start()
+    cluster.install_crds()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(scope="session", params=["stand_in", "plane"])
+def cluster(request):
+    """Both, the stand-in always and the real one where it is built."""
+    return request.getfixturevalue(request.param)

@@ -152,14 +152,91 @@ class Api:
         return self._checked(self.http.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", json=review))["status"]["allowed"]
 
 
-class ControlPlane:
-    def __init__(self, folder, controllers=False):
-        self.folder, self.controllers = pathlib.Path(folder), controllers
+class Cluster:
+    """What ControlPlane and the stand-in of fake_api.py share: credentials, users, objects that tests make."""
+
+    controllers = False
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.etcd_port, self.etcd_peer_port, self.port = free_port(), free_port(), free_port()
+        self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
-        self.running, self.apis = {}, []
-        self.admin = None
+        self.apis, self.admin = [], None
+
+    # --- credentials ---
+
+    def _make_credentials(self):
+        def openssl(*arguments):
+            subprocess.run(["openssl", *map(str, arguments)], cwd=self.folder, check=True, capture_output=True)
+        curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        openssl("req", "-x509", *curve, "-days", 2, "-subj", "/CN=test authority", "-keyout", "ca.key", "-out", "ca.crt",
+                "-addext", "keyUsage=critical,keyCertSign,digitalSignature")
+        self.make_certificate("server", "kube-apiserver", names="IP:127.0.0.1,IP:10.96.0.1,DNS:localhost,DNS:kubernetes.default.svc",
+                              usage="serverAuth")
+        openssl("genrsa", "-out", "accounts.key", 2048)
+        openssl("rsa", "-in", "accounts.key", "-pubout", "-out", "accounts.pub")
+        (self.folder / "tokens.csv").write_text(
+            f'{ADMIN_TOKEN},admin,u-admin,"system:masters"\n'
+            f'{CONTROLLER_TOKEN},system:kube-controller-manager,u-controllers,"system:masters"\n')
+
+    def make_certificate(self, file, user, names=None, usage="clientAuth", groups=()):
+        """`file`.crt and .key in the folder, signed by the API server's authority; of a client it is the user's."""
+        subject = "/CN=" + user + "".join("/O=" + group for group in groups)
+        extensions = [f"extendedKeyUsage={usage}", *([f"subjectAltName={names}"] if names else [])]
+        (self.folder / f"{file}.ext").write_text("\n".join(extensions) + "\n")
+        for command in (["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", subject,
+                         "-keyout", f"{file}.key", "-out", f"{file}.csr"],
+                        ["x509", "-req", "-in", f"{file}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
+                         "-days", "2", "-extfile", f"{file}.ext", "-out", f"{file}.crt"]):
+            subprocess.run(["openssl", *command], cwd=self.folder, check=True, capture_output=True)
+
+    def api(self, token):
+        api = Api(self.url, self.folder / "ca.crt", token)
+        self.apis.append(api)
+        return api
+
+    def kubeconfig(self, token, name="kubeconfig", namespace="default"):
+        file = self.folder / f"{name}.yaml"
+        authority = base64.b64encode((self.folder / "ca.crt").read_bytes()).decode()
+        file.write_text(yaml.safe_dump({
+            "apiVersion": "v1", "kind": "Config", "current-context": "tests",
+            "clusters": [{"name": "tests", "cluster": {"server": self.url, "certificate-authority-data": authority}}],
+            "users": [{"name": "tests", "user": {"token": token}}],
+            "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": "tests", "namespace": namespace}}]}))
+        return file
+
+    # --- objects ---
+
+    def create_namespace(self, name):
+        """With a default service account, which pods need and else the controller manager makes."""
+        self.admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        if not self.controllers:
+            self.admin.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}})
+
+    def ready_pod(self, namespace, name, address, labels, annotations=None, ready=True):
+        """A pod as a kubelet would report it once it runs at `address`."""
+        pod = self.admin.create({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations or {}},
+            "spec": {"containers": [{"name": "engine", "image": "engine"}], "nodeName": "loopback",
+                     "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False}})
+        return self.set_pod_status(pod, address, ready)
+
+    def set_pod_status(self, pod, address, ready=True):
+        state = "True" if ready else "False"
+        status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "hostIP": "127.0.0.1",
+                  "conditions": [{"type": t, "status": s} for t, s in
+                                 (("PodScheduled", "True"), ("Initialized", "True"), ("ContainersReady", state), ("Ready", state))]}
+        return self.admin.merge(pod, {"status": status}, "status")
+
+
+class ControlPlane(Cluster):
+    def __init__(self, folder, controllers=False):
+        super().__init__(folder)
+        self.controllers = controllers
+        self.etcd_port, self.etcd_peer_port = free_port(), free_port()
+        self.running = {}
 
     # --- processes ---
 
@@ -244,37 +321,7 @@ class ControlPlane:
                 tail = (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
                 raise AssertionError(f"{name} ended with {code}:\n{tail}")
 
-    # --- credentials ---
-
-    def _make_credentials(self):
-        def openssl(*arguments):
-            subprocess.run(["openssl", *map(str, arguments)], cwd=self.folder, check=True, capture_output=True)
-        curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-        openssl("req", "-x509", *curve, "-days", 2, "-subj", "/CN=test authority", "-keyout", "ca.key", "-out", "ca.crt",
-                "-addext", "keyUsage=critical,keyCertSign,digitalSignature")
-        self.make_certificate("server", "kube-apiserver", names="IP:127.0.0.1,IP:10.96.0.1,DNS:localhost,DNS:kubernetes.default.svc",
-                              usage="serverAuth")
-        openssl("genrsa", "-out", "accounts.key", 2048)
-        openssl("rsa", "-in", "accounts.key", "-pubout", "-out", "accounts.pub")
-        (self.folder / "tokens.csv").write_text(
-            f'{ADMIN_TOKEN},admin,u-admin,"system:masters"\n'
-            f'{CONTROLLER_TOKEN},system:kube-controller-manager,u-controllers,"system:masters"\n')
-
-    def make_certificate(self, file, user, names=None, usage="clientAuth", groups=()):
-        """`file`.crt and .key in the folder, signed by the API server's authority; of a client it is the user's."""
-        subject = "/CN=" + user + "".join("/O=" + group for group in groups)
-        extensions = [f"extendedKeyUsage={usage}", *([f"subjectAltName={names}"] if names else [])]
-        (self.folder / f"{file}.ext").write_text("\n".join(extensions) + "\n")
-        for command in (["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", subject,
-                         "-keyout", f"{file}.key", "-out", f"{file}.csr"],
-                        ["x509", "-req", "-in", f"{file}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
-                         "-days", "2", "-extfile", f"{file}.ext", "-out", f"{file}.crt"]):
-            subprocess.run(["openssl", *command], cwd=self.folder, check=True, capture_output=True)
-
-    def api(self, token):
-        api = Api(self.url, self.folder / "ca.crt", token)
-        self.apis.append(api)
-        return api
+    # --- objects ---
 
     def token_of(self, namespace, account, seconds=3600):
         """A token of a service account, as a pod would find it in its volume."""
@@ -283,18 +330,6 @@ class ControlPlane:
         if answer.status_code != 201:
             raise ApiError(answer)
         return answer.json()["status"]["token"]
-
-    def kubeconfig(self, token, name="kubeconfig", namespace="default"):
-        file = self.folder / f"{name}.yaml"
-        authority = base64.b64encode((self.folder / "ca.crt").read_bytes()).decode()
-        file.write_text(yaml.safe_dump({
-            "apiVersion": "v1", "kind": "Config", "current-context": "tests",
-            "clusters": [{"name": "tests", "cluster": {"server": self.url, "certificate-authority-data": authority}}],
-            "users": [{"name": "tests", "user": {"token": token}}],
-            "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": "tests", "namespace": namespace}}]}))
-        return file
-
-    # --- objects ---
 
     def install_crds(self, *files):
         """The Gateway API's, the Inference Extension's and llm-d's, or those of `files`; waits until they are served."""
@@ -313,25 +348,3 @@ class ControlPlane:
             return served >= set(names)
         eventually(established, START_SECONDS, "the API server serves the resource definitions")
         return names
-
-    def create_namespace(self, name):
-        """With a default service account, which pods need and else the controller manager makes."""
-        self.admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        if not self.controllers:
-            self.admin.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}})
-
-    def ready_pod(self, namespace, name, address, labels, annotations=None, ready=True):
-        """A pod as a kubelet would report it once it runs at `address`."""
-        pod = self.admin.create({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations or {}},
-            "spec": {"containers": [{"name": "engine", "image": "engine"}], "nodeName": "loopback",
-                     "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False}})
-        return self.set_pod_status(pod, address, ready)
-
-    def set_pod_status(self, pod, address, ready=True):
-        state = "True" if ready else "False"
-        status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "hostIP": "127.0.0.1",
-                  "conditions": [{"type": t, "status": s} for t, s in
-                                 (("PodScheduled", "True"), ("Initialized", "True"), ("ContainersReady", state), ("Ready", state))]}
-        return self.admin.merge(pod, {"status": status}, "status")
