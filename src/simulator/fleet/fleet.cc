@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <queue>
+#include <utility>
 
 #include "base/hash.h"
 #include "simulator/fleet/fleet_gateway.h"
@@ -48,8 +50,8 @@ FleetGateway::Options gateway_options(const FleetOptions& fleet, uint32_t number
 }
 
 // One run: a heap of what happens next, and what happens then. At one instant engines end their steps before
-// pages are scraped, before anybody looks at the balance, before requests arrive; equals in the order in
-// which they were planned.
+// engines go and come, before pages are scraped, before anybody looks at the balance, before requests arrive;
+// equals in the order in which they were planned.
 class Run {
  public:
   Run(const FleetOptions& options, const Workload& workload, const FleetPolicy& policy)
@@ -62,6 +64,8 @@ class Run {
       engines_.push_back(std::make_unique<EngineModel>(options_.engine));
       report_.engine_requests.push_back(0);
       work_at_.push_back(0);
+      is_up_.push_back(true);
+      planned_step_.push_back(0);
     }
     for (uint32_t i = 0; i < options_.gateways; ++i) {
       auto made = FleetGateway::create(policy_, gateway_options(options_, i), clock_);
@@ -72,6 +76,7 @@ class Run {
     if (!workload_.requests.empty()) {
       plan_scrapes();
       plan(start_ + options_.warm_up, Kind::kSample, 0);
+      if (options_.restart_every > Duration::zero()) plan(start_ + options_.restart_every, Kind::kRestart, 0);
     }
     plan_next_arrival();
     while (open_ > 0 && !heap_.empty()) {
@@ -84,11 +89,11 @@ class Run {
   }
 
  private:
-  enum class Kind : uint8_t { kStep, kScrape, kSample, kArrival };
+  enum class Kind : uint8_t { kStep, kRestart, kNotice, kBack, kScrape, kSample, kArrival };
   struct Planned {
     TimePoint at;
     Kind kind;
-    uint32_t index;     // engine; gateway * engines + engine; none; request
+    uint32_t index;     // of kScrape: gateway * engines + engine; of kArrival: request; else engine
     uint64_t sequence;  // of planning
     bool operator>(const Planned& other) const {
       if (at != other.at) return at > other.at;
@@ -98,7 +103,7 @@ class Run {
   };
   // A request on an engine.
   struct Flight {
-    uint32_t request = 0;
+    uint32_t request = FleetRequest::kNone;  // none: it has ended
     uint32_t gateway = 0;
     uint32_t engine = 0;
     FleetGateway::Handle handle = 0;
@@ -113,7 +118,17 @@ class Run {
   void handle(const Planned& planned) {
     switch (planned.kind) {
       case Kind::kStep:
-        step(planned.index);
+        if (planned_step_[planned.index] == planned.sequence) run_engine(planned.index);
+        break;
+      case Kind::kRestart:
+        restart(planned.index);
+        break;
+      case Kind::kNotice:
+        for (const auto& gateway : gateways_) gateway->set_member(planned.index, false);
+        break;
+      case Kind::kBack:
+        is_up_[planned.index] = true;
+        for (const auto& gateway : gateways_) gateway->set_member(planned.index, true);
         break;
       case Kind::kScrape:
         scrape(planned.index);
@@ -180,8 +195,34 @@ class Run {
   void scrape(uint32_t index) {
     FleetGateway& gateway = *gateways_[index / options_.engines];
     const uint32_t engine = index % options_.engines;
-    if (!stalled()) gateway.scraped(engine, engines_[engine]->stats());
+    if (is_up_[engine] && !stalled()) gateway.scraped(engine, engines_[engine]->stats());
     plan(clock_.now() + gateway.scrape_interval(), Kind::kScrape, index);
+  }
+
+  // One that is still down is passed over.
+  void restart(uint32_t index) {
+    plan(clock_.now() + options_.restart_every, Kind::kRestart, (index + 1) % options_.engines);
+    if (!is_up_[index]) return;
+    ++report_.restarts;
+    is_up_[index] = false;
+    planned_step_[index] = 0;
+    report_.preemptions += engines_[index]->stats().preemptions;
+    engines_[index] = std::make_unique<EngineModel>(options_.engine);
+    for (uint32_t number = 0; number < flights_.size(); ++number) {
+      const Flight& flight = flights_[number];
+      if (flight.request == FleetRequest::kNone || flight.engine != index) continue;
+      gateways_[flight.gateway]->fail(flight.handle);
+      if (flight.counted) ++report_.failed;
+      end_flight(number);
+    }
+    plan(clock_.now() + options_.restart_notice, Kind::kNotice, index);
+    plan(clock_.now() + options_.restart_for, Kind::kBack, index);
+  }
+
+  void end_flight(uint32_t number) {
+    const uint32_t request = std::exchange(flights_[number].request, FleetRequest::kNone);
+    idle_flights_.push_back(number);
+    release_followers(request);
   }
 
   bool stalled() const {
@@ -237,7 +278,7 @@ class Run {
 
     const auto gateway =
         static_cast<uint32_t>(mixed(options_.seed ^ 0x6A7E3A75ULL, index) % options_.gateways);
-    Result<FleetGateway::Choice> choice = gateways_[gateway]->decide(prompt);
+    Result<FleetGateway::Choice> choice = gateways_[gateway]->decide(prompt, reachable_);
     if (!choice.ok()) {
       if (counted) {
         ++report_.rejected;
@@ -247,6 +288,12 @@ class Run {
       return;
     }
     if (counted && choice->fallback) ++report_.fallbacks;
+    if (!choice->connected) {
+      if (counted) ++report_.failed;
+      release_followers(index);
+      return;
+    }
+    if (counted && choice->attempts > 1) ++report_.retried;
     submit(index, gateway, *choice, counted);
   }
 
@@ -284,8 +331,6 @@ class Run {
     if (!busy) run_engine(choice.engine);
   }
 
-  void step(uint32_t index) { run_engine(index); }
-
   // Ends what the engine has done by now and goes on as long as nothing else happens before its next step
   // ends.
   void run_engine(uint32_t index) {
@@ -298,6 +343,7 @@ class Run {
       const std::optional<TimePoint> next = engine.next_event();
       if (!next) return;
       if (open_ > 0 && !heap_.empty() && heap_.top().at <= *next) {
+        planned_step_[index] = sequence_;
         plan(*next, Kind::kStep, index);
         return;
       }
@@ -326,9 +372,7 @@ class Run {
       if (flight.tokens > 1)
         tpot_ms_.push_back(to_millis(event.at - flight.first_token_at) / (flight.tokens - 1));
     }
-    const uint32_t finished = flight.request;
-    idle_flights_.push_back(number);
-    release_followers(finished);
+    end_flight(number);
   }
 
   void first_token(const Flight& flight, const FleetRequest& request, uint32_t cached) {
@@ -369,10 +413,13 @@ class Run {
   ManualClock clock_;
   const TimePoint start_;
   std::vector<std::unique_ptr<EngineModel>> engines_;
+  std::vector<bool> is_up_;  // by engine
+  const std::function<bool(uint32_t)> reachable_ = [this](uint32_t engine) { return is_up_[engine]; };
+  std::vector<uint64_t> planned_step_;  // by engine: sequence of the step's end; another one is of the past
   std::vector<std::unique_ptr<FleetGateway>> gateways_;
 
   std::priority_queue<Planned, std::vector<Planned>, std::greater<>> heap_;
-  uint64_t sequence_ = 0;
+  uint64_t sequence_ = 1;
   size_t next_arrival_ = 0;
   size_t open_ = 0;  // requests that have not ended
   std::vector<uint32_t> first_follower_;

@@ -25,6 +25,12 @@ struct FleetOptions {
   // No page answers from each multiple of stall_every on, for stall_for. 0: they always do.
   Duration stall_every{};
   Duration stall_for{};
+  // At each multiple of restart_every the next engine, in turn, restarts: what runs and waits there fails,
+  // its cache is lost, and for restart_for nobody can connect to it. Gateways know of it (it is no longer
+  // ready) after restart_notice, and use it again once it is back. 0: none ever does.
+  Duration restart_every{};
+  Duration restart_for{};
+  Duration restart_notice = std::chrono::seconds(1);  // REQUIRES: at most restart_for
   uint64_t seed = 1;
 };
 
@@ -48,6 +54,8 @@ struct FleetReport {
   uint64_t finished = 0;
   uint64_t refused = 0;    // longer than the engines' context
   uint64_t rejected = 0;   // by the policy
+  uint64_t failed = 0;     // with an engine that restarted, or because nobody could be reached
+  uint64_t retried = 0;    // went to another engine than the policy's first choice, which was not there
   std::string rejection;   // why, the first time
   uint64_t fallbacks = 0;  // decisions in a fallback state
 
@@ -70,6 +78,7 @@ struct FleetReport {
   double work_balance = 0;  // prompt tokens computed
   // Over the whole run.
   uint64_t preemptions = 0;
+  uint64_t restarts = 0;
   double simulated_seconds = 0;  // until the last answer
 };
 

@@ -6,7 +6,9 @@
 #include <array>
 #include <cassert>
 #include <optional>
+#include <utility>
 
+#include "config/outlier_detection.h"
 #include "signals/plugins.h"
 #include "signals/scraper.h"
 
@@ -18,7 +20,11 @@ constexpr std::string_view kPath = "/v1/completions";
 constexpr std::string_view kModel = "sim-model";
 constexpr std::string_view kSessionHeader = "x-session-id";
 constexpr std::string_view kSessionTokenHeader = "x-session-token";
+constexpr std::string_view kAddress = "127.0.0.1";
 constexpr uint16_t kFirstPort = 10000;
+uint16_t port_of(uint32_t engine) {
+  return static_cast<uint16_t>(kFirstPort + engine);
+}
 constexpr int64_t kDecisionsKept = 16;
 
 // The body is not written out: what a parser finds in it is handed over as a front door does that has parsed
@@ -41,37 +47,59 @@ FleetGateway::FleetGateway(const Options& options, const Clock& clock)
       request_metrics_(metrics_),
       members_(discovery::PoolOptions{.name = "fleet"}, slots_, clock),
       signals_(Duration::zero()),
-      pool_("fleet", "default", request_metrics_, director::DecisionLog::Options{1, kDecisionsKept}) {}
+      pool_("fleet", "default", request_metrics_, director::DecisionLog::Options{1, kDecisionsKept}),
+      members_now_(options.engines, true),
+      tickets_(options.engines),
+      endpoints_(options.engines) {
+  config::OutlierDetectionSettings health;
+  health.enabled = true;  // as in `serve`
+  pool_.health.configure(health);
+}
 
 FleetGateway::~FleetGateway() = default;
 
 Result<std::unique_ptr<FleetGateway>> FleetGateway::create(const FleetPolicy& policy, const Options& options,
                                                            const Clock& clock) {
   std::unique_ptr<FleetGateway> gateway(new FleetGateway(options, clock));
-  gateway->join_engines();
+  gateway->tell_members();
+  for (uint32_t i = 0; i < options.engines; ++i) gateway->join(i);
   if (Status status = gateway->load(policy); !status.ok()) return status.error().wrap(policy.source);
   return gateway;
 }
 
-void FleetGateway::join_engines() {
+void FleetGateway::tell_members() {
   std::vector<discovery::DiscoveredEndpoint> found;
   for (uint32_t i = 0; i < options_.engines; ++i) {
+    if (!members_now_[i]) continue;
     discovery::DiscoveredEndpoint endpoint;
     endpoint.name = fmt::format("engine-{:04}", i);  // snapshots are ordered by name
-    endpoint.address = "127.0.0.1";
-    endpoint.port = static_cast<uint16_t>(kFirstPort + i);
+    endpoint.address = kAddress;
+    endpoint.port = port_of(i);
     endpoint.engine = "vllm";
     found.push_back(std::move(endpoint));
   }
-  members_.apply("fleet", std::move(found));
-  endpoints_ = members_.snapshot()->endpoints;
-  assert(endpoints_.size() == options_.engines);
-  engine_of_slot_.resize(kMaxEndpoints);
-  for (uint32_t i = 0; i < options_.engines; ++i) {
-    const EndpointSlot slot = endpoints_[i]->slot;
-    engine_of_slot_[slot] = i;
-    tickets_.push_back(signals_.attach(slot, clock_.now()));
+  [[maybe_unused]] const std::vector<std::string> problems = members_.apply("fleet", std::move(found));
+  assert(problems.empty());
+}
+
+void FleetGateway::join(uint32_t engine) {
+  for (const auto& endpoint : members_.snapshot()->endpoints) {
+    if (endpoint->port != port_of(engine)) continue;
+    endpoints_[engine] = endpoint;
+    tickets_[engine] = signals_.attach(endpoint->slot, clock_.now());
   }
+  assert(endpoints_[engine] != nullptr);
+}
+
+void FleetGateway::set_member(uint32_t engine, bool member) {
+  assert(members_now_[engine] != member);
+  members_now_[engine] = member;
+  tell_members();
+  if (member) return join(engine);
+  const std::shared_ptr<const Endpoint> former = std::exchange(endpoints_[engine], nullptr);
+  signals_.detach(tickets_[engine], clock_.now());
+  pool_.health.removed(*former);
+  for (const EndpointObserver* observer : policy_->endpoint_observers) observer->endpoint_removed(*former);
 }
 
 Status FleetGateway::load(const FleetPolicy& policy) {
@@ -98,6 +126,7 @@ Status FleetGateway::load(const FleetPolicy& policy) {
     parsed_by_ = parser->type();
   }
   pool_.rules.publish(std::make_shared<const director::PoolRules>());
+  policy_ = loaded;
   pool_.policy.publish(std::move(loaded));
   director_ = std::make_unique<director::Director>(
       pool_, std::make_unique<director::TablePictures>(members_, signals_, options_.staleness), clock_,
@@ -106,6 +135,7 @@ Status FleetGateway::load(const FleetPolicy& policy) {
 }
 
 void FleetGateway::scraped(uint32_t engine, const EngineStats& stats) {
+  if (endpoints_[engine] == nullptr) return;
   const TimePoint now = clock_.now();
   signals::SignalRow row;
   const auto set = [&](Signal signal, double value) { row.at(signal) = {value, now, SignalState::kFresh}; };
@@ -130,7 +160,20 @@ FleetGateway::Handle FleetGateway::take() {
   return handle;
 }
 
-Result<FleetGateway::Choice> FleetGateway::decide(const Prompt& prompt) {
+void FleetGateway::refuse(Handle handle, uint32_t attempts, std::string_view reason, const Error& error) {
+  Exchange& exchange = *exchanges_[handle];
+  director::Observer::End end;
+  end.reason = reason;
+  end.error = &error;
+  end.attempts = attempts;
+  exchange.observer.end(end, clock_.now());
+  exchange.request.settle(spare_);
+  spare_.reset();
+  idle_.push_back(handle);
+}
+
+Result<FleetGateway::Choice> FleetGateway::decide(const Prompt& prompt,
+                                                  const std::function<bool(uint32_t engine)>& reachable) {
   const Handle handle = take();
   Exchange& exchange = *exchanges_[handle];
   exchange.request.reset();
@@ -161,25 +204,32 @@ Result<FleetGateway::Choice> FleetGateway::decide(const Prompt& prompt) {
   }
   std::array<director::SubsetEntry, 1> only;
   if (prompt.only >= 0) {
-    only[0] = {endpoints_[static_cast<size_t>(prompt.only)]->address,
-               endpoints_[static_cast<size_t>(prompt.only)]->port};
+    only[0] = {kAddress, port_of(static_cast<uint32_t>(prompt.only))};
     input.subset = only;
   }
   Status decided = director_->decide(exchange.request, input);
-  if (!decided.ok()) {
-    const Error error = decided.error();
-    director::Observer::End end;
-    end.reason = "rejected";
-    end.error = &error;
-    exchange.observer.end(end, clock_.now());
-    exchange.request.settle(spare_);
-    spare_.reset();
-    idle_.push_back(handle);
-    return error;
-  }
   Choice choice;
   choice.handle = handle;
-  choice.engine = engine_of_slot_[exchange.request.endpoint->slot];
+  std::array<EndpointSlot, kAttempts> tried;
+  while (decided.ok()) {
+    const Endpoint& endpoint = *exchange.request.endpoint;
+    choice.engine = static_cast<uint32_t>(endpoint.port - kFirstPort);
+    if (reachable(choice.engine)) break;
+    exchange.request.health.fail(director::FailureKind::kConnect, clock_.now());
+    tried[choice.attempts - 1] = endpoint.slot;
+    choice.connected =
+        choice.attempts < kAttempts &&
+        director_->decide_again(exchange.request, std::span(tried).first(choice.attempts)).ok();
+    if (!choice.connected) {
+      refuse(handle, choice.attempts, "connect", Error{ErrorCode::kBadGateway, "no connection"});
+      return choice;
+    }
+    ++choice.attempts;
+  }
+  if (!decided.ok()) {
+    refuse(handle, 0, "rejected", decided.error());
+    return std::move(decided).error();
+  }
   choice.fallback = exchange.request.record.fallback != FallbackState::kNone;
   // The memory of the decision serves the next one.
   exchange.request.settle(spare_);
@@ -205,6 +255,20 @@ void FleetGateway::first_token(Handle handle, std::string& session_token) {
 
 void FleetGateway::token(Handle handle) {
   piece(*exchanges_[handle], kTokenEvent);
+}
+
+void FleetGateway::fail(Handle handle) {
+  Exchange& exchange = *exchanges_[handle];
+  exchange.request.health.fail(director::FailureKind::kReset, clock_.now());
+  const Error error{ErrorCode::kBadGateway, "the connection broke"};
+  director::Observer::End end;
+  end.status = 502;
+  end.reason = "engine_error";
+  end.error = &error;
+  end.attempts = 1;
+  end.wall = clock_.wall_now();
+  exchange.observer.end(end, clock_.now());
+  idle_.push_back(handle);
 }
 
 void FleetGateway::finish(Handle handle, uint32_t prompt_tokens, uint32_t output_tokens,

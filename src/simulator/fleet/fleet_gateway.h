@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -45,7 +46,11 @@ class FleetGateway {
 
   // Time between two looks at an engine; 0: the configuration has no metrics source.
   Duration scrape_interval() const { return scrape_interval_; }
+  // Nothing is kept of an engine that is no member.
   void scraped(uint32_t engine, const EngineStats& stats);
+  // The engine's endpoint leaves the pool, or joins it as one of which nothing is known. All are members at
+  // first. REQUIRES: a change.
+  void set_member(uint32_t engine, bool member);
 
   struct Prompt {
     std::string_view request_id;
@@ -60,13 +65,19 @@ class FleetGateway {
     Handle handle = 0;
     uint32_t engine = 0;
     bool fallback = false;
+    uint32_t attempts = 1;
+    bool connected = true;  // false: none of the engines that were tried; the handle is given back
   };
-  Result<Choice> decide(const Prompt& prompt);
+  // As many engines are tried as `serve` tries: one that is not `reachable` is left for another one.
+  static constexpr uint32_t kAttempts = 3;
+  Result<Choice> decide(const Prompt& prompt, const std::function<bool(uint32_t engine)>& reachable);
   // The answer begins. `session_token`: set where the policy gives the client one.
   void first_token(Handle handle, std::string& session_token);
   // Every further token, where wants_tokens().
   void token(Handle handle);
   bool wants_tokens() const { return wants_tokens_; }
+  // The engine is gone before its answer was complete; the handle may be given out again.
+  void fail(Handle handle);
   // The answer is complete; the handle may be given out again.
   void finish(Handle handle, uint32_t prompt_tokens, uint32_t output_tokens, uint32_t cached_tokens);
 
@@ -83,8 +94,11 @@ class FleetGateway {
 
   FleetGateway(const Options& options, const Clock& clock);
   Status load(const FleetPolicy& policy);
-  void join_engines();
+  // Tells the pool who is a member.
+  void tell_members();
+  void join(uint32_t engine);
   Handle take();
+  void refuse(Handle handle, uint32_t attempts, std::string_view reason, const Error& error);
   void piece(Exchange& exchange, std::string_view text);
 
   const Options options_;
@@ -96,15 +110,16 @@ class FleetGateway {
   signals::SignalTable signals_;
   WarmState warm_;
   director::Pool pool_;
+  std::shared_ptr<const director::Policy> policy_;
   std::unique_ptr<director::Director> director_;
   Arena spare_;
 
   Duration scrape_interval_{};
   bool wants_tokens_ = false;
-  std::string_view parsed_by_;  // parser of the path; empty: the policy reads no prompts there
+  std::string_view parsed_by_;     // parser of the path; empty: the policy reads no prompts there
+  std::vector<bool> members_now_;  // by engine
   std::vector<signals::SignalTable::Ticket> tickets_;       // by engine
-  std::vector<uint32_t> engine_of_slot_;                    // by endpoint slot
-  std::vector<std::shared_ptr<const Endpoint>> endpoints_;  // by engine
+  std::vector<std::shared_ptr<const Endpoint>> endpoints_;  // by engine; nullptr: no member
   std::vector<std::unique_ptr<Exchange>> exchanges_;
   std::vector<Handle> idle_;
   std::vector<std::string_view> pieces_;  // scratch

@@ -52,6 +52,46 @@ TEST(FleetTest, RoundRobinGivesEveryEngineTheSame) {
   EXPECT_DOUBLE_EQ(report->work_balance, 1.0);
 }
 
+TEST(FleetTest, WhatRunsOnAnEngineFailsWhenItRestartsAndItsCacheIsLost) {
+  // Two engines; every ten seconds one of them, the first one first, is away for four.
+  FleetOptions options = small_fleet(2);
+  options.restart_every = std::chrono::seconds(10);
+  options.restart_for = std::chrono::seconds(4);
+  Workload workload;
+  const auto ask = [&](Duration at, uint32_t output) {
+    workload.requests.push_back({.at = at, .output_tokens = output});
+    workload.add_piece({7, 1600});
+  };
+  ask(std::chrono::milliseconds(9000), 10000);  // to the first engine; still runs when it goes
+  ask(std::chrono::milliseconds(9500), 2);      // to the second
+  ask(std::chrono::milliseconds(10500), 2);     // to the first, which is not there: to the second
+  ask(std::chrono::milliseconds(10600), 2);     // nobody has been told yet, but one connect has failed
+  ask(std::chrono::milliseconds(12000), 2);     // there is one engine now
+  ask(std::chrono::milliseconds(14500), 2);     // both are there
+  ask(std::chrono::milliseconds(15000), 2);
+  const auto report = run_fleet(options, workload, policy("round-robin"));
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_EQ(report->restarts, 1U);
+  EXPECT_EQ(report->failed, 1U);
+  EXPECT_EQ(report->retried, 1U);
+  EXPECT_EQ(report->finished, 6U);
+  EXPECT_EQ(report->rejected, 0U);
+  EXPECT_EQ(report->engine_requests, (std::vector<uint64_t>{2, 5}));
+  // The second engine has the prompt from its second request on, the first one had to compute it again.
+  EXPECT_EQ(report->cached_tokens, 4U * 99 * 16);
+}
+
+TEST(FleetTest, WithoutAnyEngineRequestsAreRejectedAndTheNextOnesServed) {
+  FleetOptions options = small_fleet(1);
+  options.restart_every = std::chrono::seconds(10);
+  options.restart_for = std::chrono::seconds(5);
+  const auto report = run_fleet(options, strangers(20, std::chrono::seconds(1), 100, 2), policy("default"));
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->failed, 1U);    // at 10 s, before anybody was told
+  EXPECT_EQ(report->rejected, 4U);  // until 15 s
+  EXPECT_EQ(report->finished, 15U);
+}
+
 TEST(FleetTest, APromptAskedAgainIsFoundInTheCacheOfTheEngineThatHadIt) {
   Workload workload;
   for (int i = 0; i < 10; ++i) {

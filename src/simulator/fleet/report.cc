@@ -33,6 +33,8 @@ Json to_json(const FleetReport& r) {
               {"finished", r.finished},
               {"refused_too_long", r.refused},
               {"rejected", r.rejected},
+              {"failed", r.failed},
+              {"retried", r.retried},
               {"fallback_decisions", r.fallbacks},
               {"ttft_ms", to_json(r.ttft_ms)},
               {"tpot_ms", to_json(r.tpot_ms)},
@@ -49,6 +51,7 @@ Json to_json(const FleetReport& r) {
               {"mean_queue", rounded(r.mean_queue)},
               {"peak_queue", r.peak_queue},
               {"preemptions", r.preemptions},
+              {"restarts", r.restarts},
               {"simulated_seconds", rounded(r.simulated_seconds)}};
   if (!r.rejection.empty()) out["rejection"] = r.rejection;
   return out;
@@ -97,6 +100,10 @@ std::string render_text(const FleetComparison& c) {
       out += fmt::format("{}: {} requests are longer than the engines' context\n", r.policy, r.refused);
     if (r.rejected > 0)
       out += fmt::format("{}: {} requests rejected: {}\n", r.policy, r.rejected, r.rejection);
+    if (r.restarts > 0) {
+      out += fmt::format("{}: {} restarts of engines; {} requests failed, {} found another engine\n",
+                         r.policy, r.restarts, r.failed, r.retried);
+    }
     if (r.fallbacks > 0) out += fmt::format("{}: {} decisions in a fallback state\n", r.policy, r.fallbacks);
     if (r.preemptions > 0) out += fmt::format("{}: {} preemptions\n", r.policy, r.preemptions);
   }

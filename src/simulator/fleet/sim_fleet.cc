@@ -39,6 +39,9 @@ Result<FleetOptions> fleet_of(const SimFleetOptions& o) {
   fleet.staleness = o.staleness;
   fleet.stall_every = o.stall_every;
   fleet.stall_for = o.stall_for;
+  fleet.restart_every = o.restart_every;
+  fleet.restart_for = o.restart_for;
+  fleet.restart_notice = o.restart_notice;
   fleet.warm_up = o.warm_up;
   fleet.seed = static_cast<uint64_t>(o.seed);
   return fleet;
@@ -90,6 +93,12 @@ void bind(config::Binder& b, SimFleetOptions& o) {
   b.field("staleness", o.staleness, "", "Age from which a signal is stale.");
   b.field("stall-every", o.stall_every, "", "Every so often no engine's metrics answer; 0: they always do.");
   b.field("stall-for", o.stall_for, "", "How long they don't.");
+  b.field(
+      "restart-every", o.restart_every, "",
+      "Every so often an engine, the next in turn, restarts: its requests fail, its cache is lost; 0: none "
+      "does.");
+  b.field("restart-for", o.restart_for, "", "How long it is away.");
+  b.field("restart-notice", o.restart_notice, "", "Time until gateways are told that it is not ready.");
   b.field("warm-up", o.warm_up, "", "Requests that arrive before are served and not counted.");
   b.field("seed", o.seed, "", "Equal seeds give equal reports.");
   b.field("json", o.json, "", "Print JSON.");
@@ -107,6 +116,15 @@ void bind(config::Binder& b, SimFleetOptions& o) {
   within(b, "stall-for", o.stall_for, Duration::zero(), kDay);
   if ((o.stall_every > Duration::zero()) != (o.stall_for > Duration::zero()))
     b.fail("stall-every", "has no effect without stall-for, nor that without this");
+  within(b, "restart-every", o.restart_every, Duration::zero(), kDay);
+  within(b, "restart-for", o.restart_for, Duration::zero(), kDay);
+  if (o.restart_every > Duration::zero() && o.restart_every < std::chrono::seconds(1))
+    b.fail("restart-every", "is less than 1s");
+  if ((o.restart_every > Duration::zero()) != (o.restart_for > Duration::zero())) {
+    b.fail("restart-every", "has no effect without restart-for, nor that without this");
+  } else if (o.restart_every > Duration::zero()) {
+    within(b, "restart-notice", o.restart_notice, Duration::zero(), o.restart_for);
+  }
   within(b, "warm-up", o.warm_up, Duration::zero(), kDay);
 }
 

@@ -31,6 +31,9 @@ struct SimFleetOptions : EngineFlags {
   Duration staleness = std::chrono::seconds(2);
   Duration stall_every{};
   Duration stall_for{};
+  Duration restart_every{};
+  Duration restart_for{};
+  Duration restart_notice = std::chrono::seconds(1);
   Duration warm_up{};
   int64_t seed = 1;
   bool json = false;

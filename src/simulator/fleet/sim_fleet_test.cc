@@ -187,6 +187,10 @@ TEST(SimFleetTest, FlagsAreCheckedByTheTableThatDescribesThem) {
             "sim fleet: prefill-tokens-per-second: 1e-300 is not between 1 and 1000000000");
   EXPECT_EQ(error({{"scrape-interval", "0s"}}),
             "sim fleet: scrape-interval: 0s is not between 1ms and 24h0m0s");
+  EXPECT_EQ(error({{"restart-every", "5s"}}),
+            "sim fleet: restart-every: has no effect without restart-for, nor that without this");
+  EXPECT_EQ(error({{"restart-every", "5s"}, {"restart-for", "2s"}, {"restart-notice", "3s"}}),
+            "sim fleet: restart-notice: 3s is not between 0s and 2s");
   EXPECT_EQ(error({{"stall-for", "5s"}}),
             "sim fleet: stall-every: has no effect without stall-for, nor that without this");
 }
