@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <queue>
+#include <span>
 #include <utility>
 
 #include "base/hash.h"
@@ -40,13 +41,15 @@ double balance_of(const std::vector<uint64_t>& shares) {
          static_cast<double>(shares.size()) / static_cast<double>(sum);
 }
 
-FleetGateway::Options gateway_options(const FleetOptions& fleet, uint32_t number) {
+FleetGateway::Options gateway_options(const FleetOptions& fleet, uint32_t number,
+                                      std::span<const FleetClass> classes) {
   return {.seed = mixed(fleet.seed, number),
           .engines = fleet.engines,
           .block_size = fleet.engine.block_size,
           .num_blocks = fleet.engine.num_blocks,
           .scrape_interval = fleet.scrape_interval,
-          .staleness = fleet.staleness};
+          .staleness = fleet.staleness,
+          .classes = classes};
 }
 
 // One run: a heap of what happens next, and what happens then. At one instant engines end their steps before
@@ -57,6 +60,8 @@ class Run {
   Run(const FleetOptions& options, const Workload& workload, const FleetPolicy& policy)
       : options_(options), workload_(workload), policy_(policy), start_(clock_.now()) {
     report_.policy = policy.name;
+    report_.classes.resize(workload.classes.size());
+    class_times_.resize(std::max<size_t>(workload.classes.size(), 1));
   }
 
   Result<FleetReport> run() {
@@ -68,7 +73,7 @@ class Run {
       planned_step_.push_back(0);
     }
     for (uint32_t i = 0; i < options_.gateways; ++i) {
-      auto made = FleetGateway::create(policy_, gateway_options(options_, i), clock_);
+      auto made = FleetGateway::create(policy_, gateway_options(options_, i, workload_.classes), clock_);
       if (!made.ok()) return std::move(made).error();
       gateways_.push_back(std::move(made).value());
     }
@@ -212,7 +217,7 @@ class Run {
       const Flight& flight = flights_[number];
       if (flight.request == FleetRequest::kNone || flight.engine != index) continue;
       gateways_[flight.gateway]->fail(flight.handle);
-      if (flight.counted) ++report_.failed;
+      if (flight.counted) count_failure(flight.request);
       end_flight(number);
     }
     plan(clock_.now() + options_.restart_notice, Kind::kNotice, index);
@@ -256,7 +261,10 @@ class Run {
     const FleetRequest& request = workload_.requests[index];
     const TimePoint now = clock_.now();
     const bool counted = now - start_ >= options_.warm_up;
-    if (counted) ++report_.requests;
+    if (counted) {
+      ++report_.requests;
+      ++class_of(request).requests;
+    }
     if (!takes_prompt(options_.engine, request.input_tokens)) {
       if (counted) ++report_.refused;
       release_followers(index);
@@ -274,6 +282,7 @@ class Run {
       prompt.session = session_;
       if (request.session < session_tokens_.size()) prompt.session_token = session_tokens_[request.session];
     }
+    if (!workload_.classes.empty()) prompt.of_class = &workload_.classes[request.class_index];
     if (policy_.sticky) prompt.only = static_cast<int32_t>(sticky_engine(request));
 
     const auto gateway =
@@ -282,6 +291,7 @@ class Run {
     if (!choice.ok()) {
       if (counted) {
         ++report_.rejected;
+        ++class_of(request).rejected;
         if (report_.rejection.empty()) report_.rejection = choice.error().message;
       }
       release_followers(index);
@@ -289,12 +299,21 @@ class Run {
     }
     if (counted && choice->fallback) ++report_.fallbacks;
     if (!choice->connected) {
-      if (counted) ++report_.failed;
+      if (counted) count_failure(index);
       release_followers(index);
       return;
     }
     if (counted && choice->attempts > 1) ++report_.retried;
     submit(index, gateway, *choice, counted);
+  }
+
+  // Of a workload without classes nobody looks at it.
+  FleetClassReport& class_of(const FleetRequest& request) {
+    return report_.classes.empty() ? no_class_ : report_.classes[request.class_index];
+  }
+  void count_failure(uint32_t index) {
+    ++report_.failed;
+    ++class_of(workload_.requests[index]).failed;
   }
 
   uint32_t sticky_engine(const FleetRequest& request) const {
@@ -367,8 +386,10 @@ class Run {
     gateway.finish(flight.handle, request.input_tokens, flight.tokens, event.cached_tokens);
     if (flight.counted) {
       ++report_.finished;
+      ++class_of(request).finished;
       report_.output_tokens += flight.tokens;
       e2e_ms_.push_back(to_millis(event.at - flight.arrived_at));
+      class_times_[request.class_index].e2e_ms.push_back(e2e_ms_.back());
       if (flight.tokens > 1)
         tpot_ms_.push_back(to_millis(event.at - flight.first_token_at) / (flight.tokens - 1));
     }
@@ -387,6 +408,7 @@ class Run {
     report_.cached_tokens += cached;
     work_at_[flight.engine] += request.input_tokens - cached;
     ttft_ms_.push_back(to_millis(flight.first_token_at - flight.arrived_at));
+    class_times_[request.class_index].ttft_ms.push_back(ttft_ms_.back());
   }
 
   FleetReport finish_report() {
@@ -394,6 +416,10 @@ class Run {
     report_.ttft_ms = quantiles_of(ttft_ms_);
     report_.tpot_ms = quantiles_of(tpot_ms_);
     report_.e2e_ms = quantiles_of(e2e_ms_);
+    for (size_t i = 0; i < report_.classes.size(); ++i) {
+      report_.classes[i].ttft_ms = quantiles_of(class_times_[i].ttft_ms);
+      report_.classes[i].e2e_ms = quantiles_of(class_times_[i].e2e_ms);
+    }
     if (report_.input_tokens > 0)
       report_.hit_ratio =
           static_cast<double>(report_.cached_tokens) / static_cast<double>(report_.input_tokens);
@@ -432,6 +458,12 @@ class Run {
   std::vector<double> ttft_ms_;
   std::vector<double> tpot_ms_;
   std::vector<double> e2e_ms_;
+  struct Times {
+    std::vector<double> ttft_ms;
+    std::vector<double> e2e_ms;
+  };
+  std::vector<Times> class_times_;
+  FleetClassReport no_class_;
   Balance queue_;
   Balance load_;
   uint64_t looks_ = 0;
@@ -470,7 +502,7 @@ Result<FleetReport> run_fleet(const FleetOptions& options, const Workload& workl
 
 Status check_policy(const FleetOptions& options, const FleetPolicy& policy) {
   const ManualClock clock;
-  const auto made = FleetGateway::create(policy, gateway_options(options, 0), clock);
+  const auto made = FleetGateway::create(policy, gateway_options(options, 0, {}), clock);
   return made.ok() ? Status() : made.error();
 }
 

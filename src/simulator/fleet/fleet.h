@@ -45,6 +45,16 @@ struct Quantiles {
 // does not exceed.
 Quantiles quantiles_of(std::vector<double>& values);
 
+// Of the requests of one class.
+struct FleetClassReport {
+  uint64_t requests = 0;
+  uint64_t finished = 0;
+  uint64_t rejected = 0;
+  uint64_t failed = 0;
+  Quantiles ttft_ms;
+  Quantiles e2e_ms;
+};
+
 // What one policy made of the requests that arrived after the warm-up. A balance says how evenly something
 // lies on the engines: the largest share over the mean share; 1 is even, the number of engines is all on one,
 // 0: there was nothing.
@@ -66,6 +76,8 @@ struct FleetReport {
   uint64_t cached_tokens = 0;  // of those, found in the prefix cache
   uint64_t output_tokens = 0;
   double hit_ratio = 0;  // cached / input tokens
+
+  std::vector<FleetClassReport> classes;  // as the workload's
 
   // Of looks every sample_interval from the warm-up on: the sum of the largest values over the sum of the
   // means.

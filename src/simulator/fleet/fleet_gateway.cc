@@ -125,7 +125,9 @@ Status FleetGateway::load(const FleetPolicy& policy) {
       parser != nullptr && reads_token_ids(parser->type())) {
     parsed_by_ = parser->type();
   }
-  pool_.rules.publish(std::make_shared<const director::PoolRules>());
+  director::PoolRules rules;
+  for (const FleetClass& one : options_.classes) rules.objective_priorities[one.name] = one.priority;
+  pool_.rules.publish(std::make_shared<const director::PoolRules>(std::move(rules)));
   policy_ = loaded;
   pool_.policy.publish(std::move(loaded));
   director_ = std::make_unique<director::Director>(
@@ -179,11 +181,15 @@ Result<FleetGateway::Choice> FleetGateway::decide(const Prompt& prompt,
   exchange.request.reset();
   exchange.observer.start(pool_, exchange.request, nullptr, 0);
 
-  std::array<HeaderField, 3> fields;
+  std::array<HeaderField, 5> fields;
   size_t count = 0;
   fields[count++] = {"content-type", "application/json"};
   if (!prompt.session.empty()) fields[count++] = {kSessionHeader, prompt.session};
   if (!prompt.session_token.empty()) fields[count++] = {kSessionTokenHeader, prompt.session_token};
+  if (prompt.of_class != nullptr) {
+    fields[count++] = {"x-llm-d-inference-objective", prompt.of_class->name};
+    fields[count++] = {"x-llm-d-inference-fairness-id", prompt.of_class->tenant};
+  }
   const TokenizedPrompt tokenized{prompt.tokens, {}};
   protocol::ParsedBody parsed;
   parsed.api = ApiKind::kCompletions;

@@ -19,6 +19,7 @@
 #include "signals/signal_table.h"
 #include "simulator/engine_stats.h"
 #include "simulator/fleet/policies.h"
+#include "simulator/fleet/workload.h"
 #include "telemetry/metrics.h"
 
 namespace penstock::simulator {
@@ -36,6 +37,7 @@ class FleetGateway {
     uint32_t num_blocks = 0;
     Duration scrape_interval{};
     Duration staleness{};
+    std::span<const FleetClass> classes;  // whose objectives there are; valid during create()
   };
   // Errors are the loader's. `clock` outlives the gateway.
   static Result<std::unique_ptr<FleetGateway>> create(const FleetPolicy& policy, const Options& options,
@@ -57,7 +59,8 @@ class FleetGateway {
     std::span<const uint32_t> tokens;  // valid during decide()
     std::string_view session;          // id, empty: none
     std::string_view session_token;    // as the session's last answer gave it, empty: none
-    int32_t only = -1;                 // the one engine that may be used
+    const FleetClass* of_class = nullptr;
+    int32_t only = -1;  // the one engine that may be used
   };
   // A request that was decided, until finish().
   using Handle = uint32_t;

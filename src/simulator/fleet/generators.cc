@@ -226,6 +226,45 @@ Workload bursts(size_t requests, uint64_t seed) {
   return out;
 }
 
+// inference-perf's priority mix of three classes, and a tenant that sends as much as all of them together, in
+// bursts.
+Workload priority_mix(size_t requests, uint64_t seed) {
+  constexpr double kRate = 6;
+  constexpr double kBurstEvery = 10;
+  constexpr uint32_t kOutput = 512;
+  Random random(seed);
+  Workload out;
+  out.classes = {{"critical", 100, "everybody"},
+                 {"normal", 0, "everybody"},
+                 {"batch", -10, "everybody"},
+                 {"greedy", 0, "greedy"}};
+  struct Ask {
+    double at;
+    uint32_t of;
+  };
+  std::vector<Ask> asks;
+  double at = 0;
+  for (size_t i = 0; i < (requests + 1) / 2; ++i) {
+    at += draw_exponential(random) / kRate;
+    const double share = random.uniform();
+    asks.push_back({at, share < 0.2 ? 0U : share < 0.8 ? 1U : 2U});
+  }
+  constexpr auto kBurst = static_cast<size_t>(kRate * kBurstEvery);
+  for (size_t i = 0; i < requests / 2; ++i) {
+    const auto burst = static_cast<double>(i / kBurst);
+    asks.push_back({1 + burst * kBurstEvery + static_cast<double>(i % kBurst) / kBurst, 3});
+  }
+  std::sort(asks.begin(), asks.end(),
+            [](const Ask& a, const Ask& b) { return std::tie(a.at, a.of) < std::tie(b.at, b.of); });
+  for (const Ask& ask : asks) {
+    add_request(out, ask.at, kOutput);
+    out.requests.back().class_index = ask.of;
+    out.add_piece({ask.of, 1000});
+    out.add_piece({4 + out.requests.size(), 200 + random.below(1600)});
+  }
+  return out;
+}
+
 Workload conversation(size_t requests, uint64_t seed) {
   return generate_mooncake(MooncakeTrace::kConversation, requests, seed);
 }
@@ -241,7 +280,7 @@ struct Generator {
   Workload (*generate)(size_t requests, uint64_t seed);
 };
 
-constexpr std::array<Generator, 12> kGenerators{{
+constexpr std::array<Generator, 13> kGenerators{{
     {{"conversation", 12031, "like Mooncake's conversation trace: one hour, 3.4 requests/s, long tail"},
      conversation},
     {{"synthetic", 3993, "like Mooncake's synthetic trace: 17 minutes, 3.9 requests/s, long shared prompts"},
@@ -265,6 +304,10 @@ constexpr std::array<Generator, 12> kGenerators{{
     {{"one-prefix", 4000, "one system prompt of 2,048 tokens for all, short questions, 40 requests/s"},
      one_prefix},
     {{"burst", 1600, "160 unrelated requests within 100 ms, every 10 s"}, bursts},
+    {{"priority-mix", 1080,
+      "three classes of priorities 100, 0 and -10, 6 requests/s, and a tenant that sends as much again in "
+      "bursts"},
+     priority_mix},
 }};
 
 }  // namespace

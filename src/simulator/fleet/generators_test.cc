@@ -98,6 +98,19 @@ TEST(GeneratorsTest, ATurnOfAConversationRepeatsWhatWasSaidAndWaitsForTheAnswer)
   EXPECT_GT(turns, 200U);
 }
 
+TEST(GeneratorsTest, ThePriorityMixHasItsSharesAndAGreedyTenant) {
+  const auto drawn = generate_workload("priority-mix", 10000, 1);
+  ASSERT_TRUE(drawn.ok());
+  ASSERT_EQ(drawn->classes.size(), 4U);
+  std::vector<double> counts(4);
+  for (const FleetRequest& request : drawn->requests) counts[request.class_index] += 1;
+  EXPECT_NEAR(counts[0] / 5000, 0.2, 0.02);
+  EXPECT_NEAR(counts[1] / 5000, 0.6, 0.02);
+  EXPECT_NEAR(counts[2] / 5000, 0.2, 0.02);
+  EXPECT_EQ(counts[3], 5000);
+  EXPECT_NEAR(to_seconds(drawn->requests.back().at), 5000 / 6.0, 50);
+}
+
 TEST(GeneratorsTest, AzureCodeComesInBursts) {
   const auto drawn = generate_workload("azure-code", 8819, 1);
   ASSERT_TRUE(drawn.ok());

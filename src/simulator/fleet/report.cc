@@ -27,7 +27,18 @@ Json to_json(const Quantiles& q) {
       {"mean", rounded(q.mean)}, {"p50", rounded(q.p50)}, {"p90", rounded(q.p90)}, {"p99", rounded(q.p99)}};
 }
 
-Json to_json(const FleetReport& r) {
+Json to_json(const FleetClass& who, const FleetClassReport& r) {
+  return {{"class", who.name},
+          {"priority", who.priority},
+          {"requests", r.requests},
+          {"finished", r.finished},
+          {"rejected", r.rejected},
+          {"failed", r.failed},
+          {"ttft_ms", to_json(r.ttft_ms)},
+          {"e2e_ms", to_json(r.e2e_ms)}};
+}
+
+Json to_json(const FleetReport& r, const std::vector<FleetClass>& classes) {
   Json out = {{"policy", r.policy},
               {"requests", r.requests},
               {"finished", r.finished},
@@ -54,11 +65,30 @@ Json to_json(const FleetReport& r) {
               {"restarts", r.restarts},
               {"simulated_seconds", rounded(r.simulated_seconds)}};
   if (!r.rejection.empty()) out["rejection"] = r.rejection;
+  for (size_t i = 0; i < classes.size(); ++i) out["classes"].push_back(to_json(classes[i], r.classes[i]));
   return out;
 }
 
 std::string quantile_cells(const Quantiles& q) {
   return fmt::format("{:>8.0f} {:>8.0f} {:>8.0f} {:>8.0f}", q.mean, q.p50, q.p90, q.p99);
+}
+
+std::string class_table(const FleetComparison& c, size_t width) {
+  size_t name = 5;
+  for (const FleetClass& one : c.classes) name = std::max(name, one.name.size());
+  std::string out = fmt::format("\n{:<{}} {:<{}} {:>8} {:>8} {:>8} {:>8} {:>8} {:>12} {:>11} {:>11}\n",
+                                "policy", width, "class", name, "priority", "requests", "served", "rejected",
+                                "failed", "TTFT mean ms", "TTFT p99 ms", "e2e mean ms");
+  for (const FleetReport& r : c.policies) {
+    for (size_t i = 0; i < c.classes.size(); ++i) {
+      const FleetClassReport& of = r.classes[i];
+      out +=
+          fmt::format("{:<{}} {:<{}} {:>8} {:>8} {:>8} {:>8} {:>8} {:>12.0f} {:>11.0f} {:>11.0f}\n", r.policy,
+                      width, c.classes[i].name, name, c.classes[i].priority, of.requests, of.finished,
+                      of.rejected, of.failed, of.ttft_ms.mean, of.ttft_ms.p99, of.e2e_ms.mean);
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -87,6 +117,7 @@ std::string render_text(const FleetComparison& c) {
   }
   out += fmt::format("{:<{}} {} {:>8} {:>8} {:>8} {:>6.3f}\n", kBound, width, quantile_cells(c.bound.ttft_ms),
                      "", "", "", c.bound.hit_ratio_unlimited);
+  if (!c.classes.empty()) out += class_table(c, width);
   out += fmt::format(
       "\nbound: every request on an idle engine, one cache for all that forgets nothing; of the engines' "
       "size, "
@@ -128,7 +159,7 @@ std::string render_json(const FleetComparison& c) {
                   {"hit_ratio_unlimited", rounded_ratio(c.bound.hit_ratio_unlimited)},
                   {"hit_ratio_clairvoyant", rounded_ratio(c.bound.hit_ratio_clairvoyant)}};
   out["policies"] = Json::array();
-  for (const FleetReport& report : c.policies) out["policies"].push_back(to_json(report));
+  for (const FleetReport& report : c.policies) out["policies"].push_back(to_json(report, c.classes));
   return out.dump(2) + "\n";
 }
 

@@ -14,13 +14,15 @@ struct FleetComparison {
   uint64_t requests = 0;
   uint64_t input_tokens = 0;
   uint64_t output_tokens = 0;
+  std::vector<FleetClass> classes;  // of the workload
   FleetOptions options;
   std::string profile;  // of the engines' step times
   FleetBound bound;
   std::vector<FleetReport> policies;
 };
 
-// A table for people: a line for each policy and one for the bound. Ends with a line break.
+// A table for people: a line for each policy and one for the bound; a second one by class where there are
+// classes. Ends with a line break.
 std::string render_text(const FleetComparison& comparison);
 // One object: {"workload": {…}, "fleet": {…}, "bound": {…}, "policies": [{…}]}; times in ms, ratios in [0,
 // 1]. Ends with a line break.

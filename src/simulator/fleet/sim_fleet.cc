@@ -157,6 +157,7 @@ Result<FleetComparison> run_sim_fleet(const SimFleetOptions& options,
   out.requests = workload->requests.size();
   out.input_tokens = workload->input_tokens();
   out.output_tokens = workload->output_tokens();
+  out.classes = workload->classes;
   out.options = *fleet;
   out.profile = options.profile;
   out.bound = bound_of(*workload, *fleet);

@@ -138,6 +138,28 @@ TEST(SimFleetTest, NoPolicyIsBetterThanTheBoundWhateverIsRefusedOrLeftOut) {
   }
 }
 
+TEST(SimFleetTest, ClassesAreToldApartAndTheLowestIsShedWhenTheFleetIsFull) {
+  SimFleetOptions options = small({"default"});
+  options.workload = "priority-mix";
+  options.requests = 400;
+  options.speed = 20;
+  const auto comparison = run(options);
+  ASSERT_TRUE(comparison.ok()) << comparison.error().message;
+  const FleetReport& report = comparison->policies[0];
+  ASSERT_EQ(report.classes.size(), 4U);
+  uint64_t requests = 0;
+  for (const FleetClassReport& one : report.classes) {
+    requests += one.requests;
+    EXPECT_EQ(one.requests, one.finished + one.rejected);
+  }
+  EXPECT_EQ(requests, 400U);
+  EXPECT_GT(report.classes[2].rejected, 0U);  // priority -10
+  EXPECT_EQ(report.classes[2].rejected, report.rejected);
+  const std::string text = render_text(*comparison);
+  EXPECT_NE(text.find("\ndefault batch         -10 "), std::string::npos) << text;
+  EXPECT_NE(render_json(*comparison).find("\"class\": \"greedy\""), std::string::npos);
+}
+
 TEST(SimFleetTest, AWarmUpThatLeavesNothingIsSaid) {
   SimFleetOptions options = small({"random"});
   options.warm_up = std::chrono::hours(1);

@@ -17,6 +17,13 @@ struct PromptPiece {
   bool answer = false;
 };
 
+// Who asks: an objective with its priority, on behalf of somebody.
+struct FleetClass {
+  std::string name;  // the objective's, too
+  int priority = 0;
+  std::string tenant;  // the fairness id
+};
+
 // One request to a fleet. It is sent at `at`, and not before `pause` after the answer to request `after`
 // ended (a further turn of a conversation).
 struct FleetRequest {
@@ -29,6 +36,7 @@ struct FleetRequest {
   uint32_t output_tokens = 1;  // of the answer
   uint32_t session = kNone;    // conversation or user
   uint32_t after = kNone;      // an earlier index
+  uint32_t class_index = 0;    // where the workload has classes
   Duration pause{};
   uint64_t answer_seed = 0;  // what the answer says
 };
@@ -38,6 +46,7 @@ struct Workload {
   std::string name;
   std::vector<PromptPiece> pieces;
   std::vector<FleetRequest> requests;  // by `at`
+  std::vector<FleetClass> classes;     // none: everybody is the same
 
   // Appends a piece to the request at the end of the list.
   void add_piece(PromptPiece piece) {
