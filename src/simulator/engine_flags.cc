@@ -27,6 +27,12 @@ void bind(config::Binder& b, EngineFlags& o) {
           "Tokens of one step; longer prompts are chunked.");
   b.field("max-model-len", o.max_model_len, "tokens",
           "Longest prompt and answer together; at most what the blocks hold.");
+  b.field("max-loras", o.max_loras, "adapters", "Distinct adapters in one step.");
+  b.field("max-cpu-loras", o.max_cpu_loras, "adapters",
+          "Adapters kept in host memory; 0: as many as max-loras.");
+  b.field("lora-load-time", o.lora_load_time, "", "Time to bring an adapter from host memory to the GPU.");
+  b.field("lora-cold-load-time", o.lora_cold_load_time, "",
+          "Time to bring an adapter from disk to host memory.");
   b.field("no-prefix-caching", o.no_prefix_caching, "", "Switch the engines' prefix reuse off.");
 
   if (o.prefill_tokens_per_second != 0)
@@ -37,6 +43,10 @@ void bind(config::Binder& b, EngineFlags& o) {
   within(b, "max-num-seqs", o.max_num_seqs, 1, 1 << 20);
   within(b, "max-num-batched-tokens", o.max_num_batched_tokens, 1, 1 << 26);
   within(b, "max-model-len", o.max_model_len, 2, 1 << 26);
+  within(b, "max-loras", o.max_loras, 0, 1024);
+  within(b, "max-cpu-loras", o.max_cpu_loras, 0, 1 << 20);
+  within(b, "lora-load-time", o.lora_load_time, Duration::zero(), std::chrono::hours(24));
+  within(b, "lora-cold-load-time", o.lora_cold_load_time, Duration::zero(), std::chrono::hours(24));
 }
 
 void check_blocks_in_all(config::Binder& b, const EngineFlags& o, int64_t engines) {
@@ -53,6 +63,10 @@ Result<EngineModel::Options> engine_options(const EngineFlags& o) {
   out.max_sequences = static_cast<uint32_t>(o.max_num_seqs);
   out.max_batched_tokens = static_cast<uint32_t>(o.max_num_batched_tokens);
   out.max_model_len = static_cast<uint32_t>(o.max_model_len);
+  out.max_adapters = static_cast<uint32_t>(o.max_loras);
+  out.max_host_adapters = static_cast<uint32_t>(o.max_cpu_loras);
+  out.adapter_load = o.lora_load_time;
+  out.adapter_cold_load = o.lora_cold_load_time;
   out.prefix_caching = !o.no_prefix_caching;
   out.step_time = StepTime(o.decode_ms, o.prefill_tokens_per_second);
   if (!o.profile.empty() && o.profile != kRates) {

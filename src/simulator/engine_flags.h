@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "config/params.h"
 #include "simulator/engine_model.h"
@@ -23,6 +24,10 @@ struct EngineFlags {
   int64_t max_num_seqs = 256;                // running at once
   int64_t max_num_batched_tokens = 8192;     // a step
   int64_t max_model_len = 262144;            // tokens
+  int64_t max_loras = 4;                     // distinct adapters in one step
+  int64_t max_cpu_loras = 0;                 // adapters in host memory; 0: max_loras
+  Duration lora_load_time{};                 // host memory to GPU
+  Duration lora_cold_load_time{};            // disk to host memory
   bool no_prefix_caching = false;
 };
 

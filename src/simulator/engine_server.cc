@@ -111,10 +111,6 @@ Result<EngineServer::Settings> EngineServer::settings_of(const SimEngineOptions&
   Result<EngineModel::Options> model = engine_options(o);
   if (!model.ok()) return std::move(model).error();
   s.model = *model;
-  s.model.max_adapters = static_cast<uint32_t>(o.max_loras);
-  s.model.max_host_adapters = static_cast<uint32_t>(o.max_cpu_loras);
-  s.model.adapter_load = o.lora_load_time;
-  s.model.adapter_cold_load = o.lora_cold_load_time;
   s.model.max_queued_requests = static_cast<uint32_t>(o.max_num_queued_reqs);
   s.model.time_scale = o.time_scale;
   return s;

@@ -27,12 +27,6 @@ void bind(config::Binder& b, SimEngineOptions& o) {
   o.seed = static_cast<uint64_t>(seed);
   bind(b, static_cast<EngineFlags&>(o));
   b.field("time-scale", o.time_scale, "ratio", "Multiplies every duration; 0: none takes time.");
-  b.field("max-loras", o.max_loras, "adapters", "Distinct adapters in one step.");
-  b.field("max-cpu-loras", o.max_cpu_loras, "adapters",
-          "Adapters kept in host memory; 0: as many as max-loras.");
-  b.field("lora-load-time", o.lora_load_time, "", "Time to bring an adapter from host memory to the GPU.");
-  b.field("lora-cold-load-time", o.lora_cold_load_time, "",
-          "Time to bring an adapter from disk to host memory.");
   b.field("max-num-queued-reqs", o.max_num_queued_reqs, "requests",
           "Waiting and running requests beyond which the engine answers 503; 0: no limit.");
   b.field("output-tokens", o.output_tokens, "tokens",
@@ -55,10 +49,6 @@ void bind(config::Binder& b, SimEngineOptions& o) {
     if (name.empty()) b.fail("model", "a name is empty");
   }
   within(b, "time-scale", o.time_scale, 0, 1000);
-  within(b, "max-loras", o.max_loras, 0, 1024);
-  within(b, "max-cpu-loras", o.max_cpu_loras, 0, 1 << 20);
-  within(b, "lora-load-time", o.lora_load_time, Duration::zero(), std::chrono::hours(24));
-  within(b, "lora-cold-load-time", o.lora_cold_load_time, Duration::zero(), std::chrono::hours(24));
   within(b, "max-num-queued-reqs", o.max_num_queued_reqs, 0, 1 << 30);
   within(b, "output-tokens", o.output_tokens, 0, 1 << 26);
   within(b, "max-body-bytes", o.max_body_bytes, 1, 1LL << 32);

@@ -30,10 +30,6 @@ struct SimEngineOptions : EngineFlags {
   uint64_t seed = 0;
 
   double time_scale = 1.0;          // multiplies every duration
-  int64_t max_loras = 4;            // distinct adapters in one step
-  int64_t max_cpu_loras = 0;        // adapters in host memory; 0: max_loras
-  Duration lora_load_time{};        // host memory to GPU
-  Duration lora_cold_load_time{};   // disk to host memory
   int64_t max_num_queued_reqs = 0;  // 0: no limit
   int64_t output_tokens =
       0;  // mean length of answers that nothing else limits; 0: 64 where max_tokens is absent

@@ -47,6 +47,7 @@ FleetGateway::Options gateway_options(const FleetOptions& fleet, uint32_t number
           .engines = fleet.engines,
           .block_size = fleet.engine.block_size,
           .num_blocks = fleet.engine.num_blocks,
+          .max_adapters = fleet.engine.max_adapters,
           .scrape_interval = fleet.scrape_interval,
           .staleness = fleet.staleness,
           .classes = classes};
@@ -66,7 +67,7 @@ class Run {
 
   Result<FleetReport> run() {
     for (uint32_t i = 0; i < options_.engines; ++i) {
-      engines_.push_back(std::make_unique<EngineModel>(options_.engine));
+      engines_.push_back(fresh_engine());
       report_.engine_requests.push_back(0);
       work_at_.push_back(0);
       is_up_.push_back(true);
@@ -117,6 +118,12 @@ class Run {
     uint32_t tokens = 0;
     bool counted = false;
   };
+
+  std::unique_ptr<EngineModel> fresh_engine() const {
+    auto engine = std::make_unique<EngineModel>(options_.engine);
+    for (const std::string& adapter : workload_.adapters) engine->add_adapter(adapter);
+    return engine;
+  }
 
   void plan(TimePoint at, Kind kind, uint32_t index) { heap_.push({at, kind, index, sequence_++}); }
 
@@ -212,7 +219,7 @@ class Run {
     is_up_[index] = false;
     planned_step_[index] = 0;
     report_.preemptions += engines_[index]->stats().preemptions;
-    engines_[index] = std::make_unique<EngineModel>(options_.engine);
+    engines_[index] = fresh_engine();
     for (uint32_t number = 0; number < flights_.size(); ++number) {
       const Flight& flight = flights_[number];
       if (flight.request == FleetRequest::kNone || flight.engine != index) continue;
@@ -282,6 +289,7 @@ class Run {
       prompt.session = session_;
       if (request.session < session_tokens_.size()) prompt.session_token = session_tokens_[request.session];
     }
+    if (request.adapter >= 0) prompt.adapter = workload_.adapters[static_cast<size_t>(request.adapter)];
     if (!workload_.classes.empty()) prompt.of_class = &workload_.classes[request.class_index];
     if (policy_.sticky) prompt.only = static_cast<int32_t>(sticky_engine(request));
 
@@ -343,6 +351,10 @@ class Run {
     spec.tag = number;
     spec.prompt = tokens_;
     spec.output_tokens = std::max(request.output_tokens, 1U);
+    if (request.adapter >= 0) {
+      spec.adapter = request.adapter;
+      spec.root = EngineModel::hash_root(workload_.adapters[static_cast<size_t>(request.adapter)], {}, {});
+    }
     spec.content_seed = request.answer_seed;
     EngineModel::Sequence* sequence = engine.add(spec, now);
     assert(sequence != nullptr);  // engines have no limit on their queues

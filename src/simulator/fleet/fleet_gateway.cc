@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/hash.h"
 #include "config/outlier_detection.h"
 #include "signals/plugins.h"
 #include "signals/scraper.h"
@@ -33,6 +34,18 @@ constexpr std::array<char, 2 + protocol::kBodyPadding> kBody = {'{', '}'};
 
 constexpr std::string_view kTokenEvent =
     "data: {\"choices\":[{\"index\":0,\"text\":\" token\",\"finish_reason\":null}]}\n\n";
+
+// Of names joined by commas; ascending.
+uint16_t hashes_of(std::string_view names, std::array<uint64_t, kMaxAdapters>& out) {
+  size_t count = 0;
+  while (!names.empty() && count < out.size()) {
+    const size_t comma = names.find(',');
+    if (const std::string_view name = names.substr(0, comma); !name.empty()) out[count++] = hash_of(name);
+    names.remove_prefix(comma == std::string_view::npos ? names.size() : comma + 1);
+  }
+  std::sort(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(count));
+  return static_cast<uint16_t>(count);
+}
 
 // Parsers that give the token ids of a completion's prompt.
 bool reads_token_ids(std::string_view parser_type) {
@@ -148,6 +161,12 @@ void FleetGateway::scraped(uint32_t engine, const EngineStats& stats) {
   set(Signal::kCacheNumBlocks, options_.num_blocks);
   row.lora.observed_at = now;
   row.lora.state = SignalState::kNameMissing;
+  if (!stats.adapters.empty()) {
+    row.lora.state = SignalState::kFresh;
+    row.lora.max_adapters = static_cast<int32_t>(options_.max_adapters);
+    row.lora.running_count = hashes_of(stats.adapters[stats.live_adapters].running, row.lora.running);
+    row.lora.waiting_count = hashes_of(stats.adapters[stats.live_adapters].waiting, row.lora.waiting);
+  }
   row.shown_round = endpoints_[engine]->live->unseen.begin_round();
   signals_.write(tickets_[engine], row, now);
 }
@@ -193,7 +212,7 @@ Result<FleetGateway::Choice> FleetGateway::decide(const Prompt& prompt,
   const TokenizedPrompt tokenized{prompt.tokens, {}};
   protocol::ParsedBody parsed;
   parsed.api = ApiKind::kCompletions;
-  parsed.model = kModel;
+  parsed.model = prompt.adapter.empty() ? kModel : prompt.adapter;
   parsed.streaming = true;
   parsed.prompts = std::span(&tokenized, 1);
 

@@ -35,6 +35,7 @@ class FleetGateway {
     uint32_t engines = 1;
     uint32_t block_size = 16;  // as engines report them
     uint32_t num_blocks = 0;
+    uint32_t max_adapters = 0;
     Duration scrape_interval{};
     Duration staleness{};
     std::span<const FleetClass> classes;  // whose objectives there are; valid during create()
@@ -60,7 +61,8 @@ class FleetGateway {
     std::string_view session;          // id, empty: none
     std::string_view session_token;    // as the session's last answer gave it, empty: none
     const FleetClass* of_class = nullptr;
-    int32_t only = -1;  // the one engine that may be used
+    std::string_view adapter;  // empty: the base model
+    int32_t only = -1;         // the one engine that may be used
   };
   // A request that was decided, until finish().
   using Handle = uint32_t;

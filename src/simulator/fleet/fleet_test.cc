@@ -123,6 +123,28 @@ TEST(FleetTest, ATurnWaitsForTheAnswerBeforeItAndFindsItInTheCache) {
   EXPECT_GT(report->simulated_seconds, 2.0);
 }
 
+TEST(FleetTest, AffinityFindsTheEngineThatHasTheAdapter) {
+  // Of four engines each has room for two adapters at a time; a load takes half a second.
+  FleetOptions options = small_fleet(4);
+  options.engine.max_adapters = 2;
+  options.engine.adapter_load = std::chrono::milliseconds(500);
+  Workload workload;
+  workload.adapters = {"a", "b", "c", "d"};
+  for (int i = 0; i < 40; ++i) {
+    workload.requests.push_back(
+        {.at = std::chrono::milliseconds(500) * i, .output_tokens = 200, .adapter = i % 4});
+    workload.add_piece({static_cast<uint64_t>(i), 100});
+  }
+  FleetPolicy affine{"affine", "plugins:\n- type: lora-affinity-scorer\n- type: max-score-picker\n",
+                     "affine"};
+  const auto with = run_fleet(options, workload, affine);
+  const auto without = run_fleet(options, workload, policy("random"));
+  ASSERT_TRUE(with.ok() && without.ok());
+  EXPECT_EQ(with->finished, 40U);
+  EXPECT_EQ(without->finished, 40U);
+  EXPECT_LT(with->ttft_ms.mean, without->ttft_ms.mean);
+}
+
 TEST(FleetTest, EqualSeedsGiveEqualReportsWhateverThePolicy) {
   FleetOptions options = small_fleet(3);
   options.gateways = 2;

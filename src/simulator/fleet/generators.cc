@@ -265,6 +265,31 @@ Workload priority_mix(size_t requests, uint64_t seed) {
   return out;
 }
 
+// Many adapters of one base model, the first ones asked for most, each with a system prompt of its own.
+Workload adapters(size_t requests, uint64_t seed) {
+  constexpr uint32_t kAdapters = 24;
+  constexpr double kRate = 40;
+  Random random(seed);
+  Workload out;
+  std::vector<double> reach;  // cumulative shares, 1 / rank
+  for (uint32_t i = 0; i < kAdapters; ++i) {
+    out.adapters.push_back(fmt::format("adapter-{}", i));
+    reach.push_back((reach.empty() ? 0 : reach.back()) + 1.0 / (i + 1));
+  }
+  double at = 0;
+  for (size_t i = 0; i < requests; ++i) {
+    at += draw_exponential(random) / kRate;
+    const double drawn = random.uniform() * reach.back();
+    const auto adapter =
+        static_cast<int32_t>(std::upper_bound(reach.begin(), reach.end() - 1, drawn) - reach.begin());
+    add_request(out, at, 128);
+    out.requests.back().adapter = adapter;
+    out.add_piece({static_cast<uint64_t>(adapter), 512});
+    out.add_piece({kAdapters + i, 100 + random.below(400)});
+  }
+  return out;
+}
+
 Workload conversation(size_t requests, uint64_t seed) {
   return generate_mooncake(MooncakeTrace::kConversation, requests, seed);
 }
@@ -280,7 +305,7 @@ struct Generator {
   Workload (*generate)(size_t requests, uint64_t seed);
 };
 
-constexpr std::array<Generator, 13> kGenerators{{
+constexpr std::array<Generator, 14> kGenerators{{
     {{"conversation", 12031, "like Mooncake's conversation trace: one hour, 3.4 requests/s, long tail"},
      conversation},
     {{"synthetic", 3993, "like Mooncake's synthetic trace: 17 minutes, 3.9 requests/s, long shared prompts"},
@@ -308,6 +333,8 @@ constexpr std::array<Generator, 13> kGenerators{{
       "three classes of priorities 100, 0 and -10, 6 requests/s, and a tenant that sends as much again in "
       "bursts"},
      priority_mix},
+    {{"adapters", 4000, "24 LoRA adapters, asked for by 1/rank, system prompts of 512 tokens, 40 requests/s"},
+     adapters},
 }};
 
 }  // namespace

@@ -17,7 +17,7 @@ struct Entry {
   std::string_view config;  // {rate}: prefill tokens per second
 };
 
-constexpr std::array<Entry, 8> kPolicies{{
+constexpr std::array<Entry, 9> kPolicies{{
     {{"round-robin", "endpoints in turn"},
      R"(plugins:
 - type: round-robin-picker
@@ -58,6 +58,20 @@ schedulingProfiles:
   parameters: {streamingMode: true}
 - type: latency-scorer
 - type: max-score-picker
+)"},
+    {{"lora-affinity", "the default's scorers with lora-affinity-scorer"},
+     R"(plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: lora-affinity-scorer
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: lora-affinity-scorer, weight: 2}
 )"},
     {{"sticky-hash", "not a Penstock policy: a hash of the first two pieces of the prompt decides"},
      R"(plugins:

@@ -36,6 +36,7 @@ struct FleetRequest {
   uint32_t output_tokens = 1;  // of the answer
   uint32_t session = kNone;    // conversation or user
   uint32_t after = kNone;      // an earlier index
+  int32_t adapter = -1;        // of the workload's; -1: the base model
   uint32_t class_index = 0;    // where the workload has classes
   Duration pause{};
   uint64_t answer_seed = 0;  // what the answer says
@@ -46,6 +47,7 @@ struct Workload {
   std::string name;
   std::vector<PromptPiece> pieces;
   std::vector<FleetRequest> requests;  // by `at`
+  std::vector<std::string> adapters;   // names of LoRA adapters that every engine has
   std::vector<FleetClass> classes;     // none: everybody is the same
 
   // Appends a piece to the request at the end of the list.
