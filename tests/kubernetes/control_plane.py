@@ -336,7 +336,7 @@ class ControlPlane(Cluster):
         files = files or [*sorted((TOOLS / "crds").glob("*.yaml")), *sorted((ROOT / "deploy/crds").glob("*.yaml"))]
         names = []
         for file in files:
-            for thing in yaml.safe_load_all(pathlib.Path(file).read_text()):
+            for thing in yaml.load_all(pathlib.Path(file).read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
                 if thing and thing["kind"] == "CustomResourceDefinition":
                     thing.pop("status", None)
                     self.admin.apply(thing)

@@ -1,6 +1,5 @@
 """Objects held to Kubernetes' published schemas without a server: build/kubernetes/swagger.json for its own kinds,
 the resource definitions for the others. Stricter than the API: a field that a schema doesn't name is an error."""
-import copy
 import json
 import pathlib
 
@@ -12,6 +11,10 @@ from control_plane import ROOT, TOOLS
 
 def missing():
     return [] if (TOOLS / "swagger.json").exists() and (TOOLS / "crds/key").exists() else ["swagger.json", "crds"]
+
+
+# The C loader where it is there: resource definitions are long.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def closed(schema):
@@ -45,9 +48,9 @@ class Schemas:
                 self.of.setdefault((kind["group"], kind["version"], kind["kind"]),
                                    {"$ref": f"#/definitions/{name}", "definitions": self.definitions})
         for file in [*(TOOLS / "crds").glob("*.yaml"), *(ROOT / "deploy/crds").glob("*.yaml")]:
-            spec = yaml.safe_load(pathlib.Path(file).read_text())["spec"]
+            spec = yaml.load(pathlib.Path(file).read_text(), LOADER)["spec"]
             for version in spec["versions"]:
-                schema = copy.deepcopy(version["schema"]["openAPIV3Schema"])
+                schema = version["schema"]["openAPIV3Schema"]
                 schema["properties"].pop("metadata", None)
                 self.of[spec["group"], version["name"], spec["names"]["kind"]] = closed(schema)
 

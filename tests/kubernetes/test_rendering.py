@@ -193,3 +193,14 @@ def test_long_release_names_stay_names(helm):
     objects = helm.template("penstock-epp", *LABELS, release="a" * 53)
     for each in objects:
         assert len(each["metadata"]["name"]) <= 63
+
+
+@pytest.mark.parametrize("chart", ["penstock-epp", "penstock-standalone"])
+def test_a_packaged_chart_is_whole(helm, chart, tmp_path):
+    """The stand-alone chart shares files by links: a package has them in place of the links."""
+    answer = helm.run("package", CHARTS / chart, "--destination", tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    package, = tmp_path.glob("*.tgz")
+    values = ["--values", CHARTS / chart / "ci/minimal-values.yaml"]
+    assert helm.template(package, *values) == helm.template(chart, *values)
+    assert "router.modelServers.matchLabels" in helm.refusal(package)
