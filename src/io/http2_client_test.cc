@@ -573,19 +573,23 @@ TEST(Http2Client, ACallThatIsBrokenOffLetsItsReaderAndItsWriterGo) {
         EXPECT_TRUE(sent.ok() && *sent == HttpCall::Sent::kAnswered);
         done = true;
       }(*call, written));
+      bool have_head = false;
       bool read = false;
-      spawn(client.loop(), [](HttpCall& c, bool answers, bool& done) -> Task<void> {
+      spawn(client.loop(), [](HttpCall& c, bool answers, bool& headed, bool& done) -> Task<void> {
         auto head = co_await c.response();
         EXPECT_EQ(head.ok(), answers);
+        headed = true;
         if (head.ok()) {
           auto piece = co_await c.read();
           EXPECT_EQ(piece.ok() ? ErrorCode::kInternal : piece.error().code, ErrorCode::kBadGateway);
         }
         done = true;
-      }(*call, !by_peer, read));
+      }(*call, !by_peer, have_head, read));
       if (!by_peer) {
-        const bool slept = co_await client.loop().sleep(milliseconds(20));
-        EXPECT_TRUE(slept);
+        while (!have_head) {
+          const bool slept = co_await client.loop().sleep(milliseconds(1));
+          EXPECT_TRUE(slept);
+        }
         EXPECT_FALSE(written || read);
         call->break_off();
       }
