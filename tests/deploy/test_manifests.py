@@ -41,11 +41,21 @@ def test_the_picker_beside_envoy_selects_pods_itself_and_needs_no_custom_resourc
     assert {r for _, r, _ in shipped.rules(standalone.documents)} == {"pods"}
 
 
-def test_envoy_beside_the_picker_runs_what_is_shipped_but_for_its_addresses(standalone):
+def test_envoy_beside_the_picker_runs_what_is_shipped_but_for_addresses_and_how_long_connections_live(standalone):
     shipped.check_envoy(standalone.documents)
     expected = yaml.safe_load((ROOT / "deploy/envoy/fail-close.yaml").read_text())
-    expected["static_resources"]["listeners"][0]["address"]["socket_address"]["port_value"] = 8081
+    listener = expected["static_resources"]["listeners"][0]
+    listener["address"]["socket_address"]["port_value"] = 8081
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    manager["common_http_protocol_options"] = {"max_connection_duration": "15s"}
     assert shipped.envoy_config(standalone.documents) == expected
+
+
+def test_neither_envoy_nor_picker_ends_before_clients_have_gone_elsewhere(standalone):
+    deployment = standalone.one("Deployment")
+    waits = {shipped.container(deployment, name)["lifecycle"]["preStop"]["sleep"]["seconds"] for name in ("envoy", "epp")}
+    assert waits == {30} and shipped.pod_spec(deployment)["terminationGracePeriodSeconds"] > 30
+    assert shipped.flags(deployment)["drain-timeout"] == "0s"
 
 
 def test_kustomize_names_the_image_and_namespace_that_are_there(objects):

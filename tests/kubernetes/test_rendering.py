@@ -136,8 +136,9 @@ def test_one_gives_way_when_envoy_fails_open(helm):
     assert found == [{"address": "llama-epp-servers.team.svc.cluster.local", "port_value": p} for p in (8000, 8001)]
     assert clusters["model_servers"]["type"] == "STRICT_DNS"
     # All else is as it is shipped and tested.
-    shipped_filters = expected["static_resources"]["listeners"][0]["filter_chains"]
-    assert config["static_resources"]["listeners"][0]["filter_chains"] == shipped_filters
+    filters = expected["static_resources"]["listeners"][0]["filter_chains"]
+    filters[0]["filters"][0]["typed_config"]["common_http_protocol_options"] = {"max_connection_duration": "30s"}
+    assert config["static_resources"]["listeners"][0]["filter_chains"] == filters
 
 
 @pytest.mark.parametrize("name", ["minimal", "fail-open"])
@@ -176,9 +177,10 @@ def test_values_that_do_not_go_together_are_refused_by_name(helm, arguments, nam
 
 @pytest.mark.parametrize("value, names", [
     ("router.epp.tls.secretName=cert", "router.epp.tls.secretName"),
+    ("router.proxy.drainSeconds=130", "router.proxy.drainSeconds"),
     ("router.epp.flags.secure-serving=true", "router.epp.flags.secure-serving"),
 ])
-def test_envoy_beside_the_picker_needs_no_certificates(helm, value, names):
+def test_values_that_do_not_go_with_envoy_beside_the_picker_are_refused_by_name(helm, value, names):
     assert names in helm.refusal("penstock-standalone", *LABELS, "--set", value)
 
 

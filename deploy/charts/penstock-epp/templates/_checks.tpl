@@ -38,6 +38,9 @@
 {{- if and $router.proxy.enabled (ne .Chart.Name "penstock-standalone") -}}
   {{- fail "router.proxy.enabled: Envoy beside the picker comes with the chart penstock-standalone" -}}
 {{- end -}}
+{{- if and $router.proxy.enabled (ge (int $router.proxy.drainSeconds) (int $router.epp.terminationGracePeriodSeconds)) -}}
+  {{- fail "router.proxy.drainSeconds: not below router.epp.terminationGracePeriodSeconds" -}}
+{{- end -}}
 {{- if and $router.proxy.enabled $router.epp.tls.secretName -}}
   {{- fail "router.epp.tls.secretName: Envoy in the picker's pod speaks to it in plain text over loopback" -}}
 {{- end -}}

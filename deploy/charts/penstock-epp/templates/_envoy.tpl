@@ -1,6 +1,7 @@
 {{/*
-Envoy's configuration: deploy/envoy/ of the source tree, with the addresses of this release in place of the
-example's.
+Envoy's configuration: deploy/envoy/ of the source tree, with the addresses of this release in place of the example's,
+and clients' connections that end in time: told to close after half of drainSeconds, none is left by the end of them but
+those whose answers take that long.
 */}}
 {{- define "penstock.envoyConfig" -}}
 {{- $router := .Values.router -}}
@@ -8,6 +9,9 @@ example's.
 {{- $config := .Files.Get (printf "files/envoy/%s" $file) | fromYaml -}}
 {{- $listener := index $config.static_resources.listeners 0 -}}
 {{- $_ := set $listener.address.socket_address "port_value" (int $router.proxy.port) -}}
+{{- $manager := (index (index $listener.filter_chains 0).filters 0).typed_config -}}
+{{- $duration := printf "%gs" (divf $router.proxy.drainSeconds 2) -}}
+{{- $_ := set $manager "common_http_protocol_options" (dict "max_connection_duration" $duration) -}}
 {{- range $cluster := $config.static_resources.clusters -}}
   {{- if eq $cluster.name "picker" -}}
     {{- $endpoint := (index (index $cluster.load_assignment.endpoints 0).lb_endpoints 0).endpoint -}}
@@ -25,6 +29,17 @@ example's.
   {{- end -}}
 {{- end -}}
 {{- toYaml $config -}}
+{{- end -}}
+
+{{/*
+Of both containers: told to end, Envoy drops what is open at once, and a picker that says it goes is asked no more. So
+neither is told before the pod's clients have gone elsewhere.
+*/}}
+{{- define "penstock.preStop" -}}
+lifecycle:
+  preStop:
+    sleep:
+      seconds: {{ .Values.router.proxy.drainSeconds }}
 {{- end -}}
 
 {{- define "penstock.envoyContainer" -}}
@@ -59,11 +74,7 @@ example's.
       port: http
     initialDelaySeconds: 5
     periodSeconds: 10
-  # Told to end, Envoy would drop what is open at once: it waits as long as the picker does.
-  lifecycle:
-    preStop:
-      sleep:
-        seconds: {{ $proxy.drainSeconds }}
+  {{- include "penstock.preStop" . | nindent 2 }}
   securityContext:
     allowPrivilegeEscalation: false
     readOnlyRootFilesystem: true

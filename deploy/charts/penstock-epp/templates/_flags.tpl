@@ -33,6 +33,8 @@ the environment's NAMESPACE.
 {{- end -}}
 {{- if $router.proxy.enabled -}}
   {{- $_ := set $flags "secure-serving" false -}}
+  {{- /* When it is told to end, its Envoy is, too. */ -}}
+  {{- $_ := set $flags "drain-timeout" "0s" -}}
 {{- end -}}
 {{- range $name, $value := $router.epp.flags -}}
   {{- $_ := set $flags $name $value -}}
