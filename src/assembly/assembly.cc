@@ -469,6 +469,8 @@ class Assembler {
       if (const auto* p = dynamic_cast<const Admitter*>(plugin)) policy_->admitters.push_back(p);
       if (const auto* p = dynamic_cast<const ResponseHook*>(plugin)) policy_->response_hooks.push_back(p);
       if (const auto* p = dynamic_cast<const SessionHolder*>(plugin)) policy_->session_holders.push_back(p);
+      if (const auto* p = dynamic_cast<const AskingProducer*>(plugin); p != nullptr && p->asks())
+        policy_->asking.push_back(p);
       if (const auto* p = dynamic_cast<const EndpointObserver*>(plugin))
         policy_->endpoint_observers.push_back(p);
       const auto* load = dynamic_cast<const LoadEstimator*>(plugin);

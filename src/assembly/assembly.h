@@ -38,6 +38,8 @@ struct AssemblyOptions {
   uint64_t epoch = 1;
   // State of the pool that outlives its policies; nullptr: every policy starts cold.
   WarmState* warm = nullptr;
+  // The plugins' way to services outside; nullptr: there is none, and they do without.
+  Outside* outside = nullptr;
   // Whether the caller runs the flow-control queue. If not, a configuration that turns the feature gate on
   // is refused: it would be ignored.
   bool flow_control_available = false;

@@ -38,6 +38,7 @@ Result<config::Manifests> read_manifests(const std::string& path) {
 
 Foundation::Foundation(int64_t loop_count, const config::TelemetrySettings& telemetry)
     : loops(std::make_unique<io::LoopGroup>(static_cast<size_t>(loop_count))),
+      outside(std::make_unique<OutsideHttp>(*loops)),
       slots(std::make_unique<discovery::SlotAllocator>()),
       signals(std::make_unique<signals::SignalTable>()),
       pool_metrics(std::make_unique<signals::PoolMetrics>(metrics, *signals, clock)),
@@ -58,7 +59,8 @@ Status Foundation::start_tracing(const config::TracingSettings& settings,
 }
 
 Result<PoolRuntime*> Foundation::add_pool(PoolSpec spec) {
-  const SharedKnowledge shared{*loops, metrics, clock, *slots, *signals, *pool_metrics, *request_metrics};
+  const SharedKnowledge shared{*loops,        metrics,          clock,        *slots, *signals,
+                               *pool_metrics, *request_metrics, outside.get()};
   auto pool = PoolRuntime::create(shared, std::move(spec), decisions_);
   if (!pool.ok()) return std::move(pool).error();
   set_rules(**pool);
@@ -88,6 +90,7 @@ void Foundation::release() {
   pools.clear();
   access_log.reset();
   if (tracer) tracer->shutdown(kTraceFlush);
+  outside.reset();
   loops.reset();
 }
 

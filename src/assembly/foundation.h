@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "assembly/outside_http.h"
 #include "assembly/pool_runtime.h"
 #include "base/clock.h"
 #include "base/result.h"
@@ -55,6 +56,7 @@ class Foundation {
   SystemClock clock;
   telemetry::MetricRegistry metrics;
   std::unique_ptr<io::LoopGroup> loops;
+  std::unique_ptr<OutsideHttp> outside;
   std::unique_ptr<discovery::SlotAllocator> slots;
   std::unique_ptr<signals::SignalTable> signals;
   std::unique_ptr<signals::PoolMetrics> pool_metrics;

@@ -45,6 +45,7 @@ Status Instances::create(const config::PluginSpec& spec, const std::string& path
       .scrape_interval = scrape_interval_,
       .warm = options_.warm,
       .plugins = this,
+      .outside = options_.outside,
   };
   Result<std::unique_ptr<Plugin>> made = descriptor->create(context);
   if (!made) return std::move(made).error();

@@ -143,7 +143,8 @@ Result<Assembly> PoolRuntime::assemble_policy(const PoolSpec& spec, uint64_t epo
                           .scrape_interval = settings.metrics.interval,
                           .staleness = settings.metrics.staleness,
                           .epoch = epoch,
-                          .warm = &warm_};
+                          .warm = &warm_,
+                          .outside = shared_.outside};
   const std::string pool = fmt::format("pool {}/{}", settings.ns, settings.name);
   if (settings.config_inline) {
     auto assembly = assemble(*settings.config_inline, options);

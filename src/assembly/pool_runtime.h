@@ -35,6 +35,7 @@ struct SharedKnowledge {
   signals::SignalTable& signals;
   signals::PoolMetrics& pool_metrics;
   director::RequestMetrics& request_metrics;
+  Outside* outside = nullptr;  // nullptr: plugins do without services
 };
 
 // One pool as configured: Penstock's settings for it, and what an InferencePool manifest says.

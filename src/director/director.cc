@@ -90,6 +90,8 @@ void Request::reset() {
   series = nullptr;
   log_handle = {};
   unreadable = false;
+  questions.clear();
+  seed.reset();
   decided = false;
   trace.reset();
   subset.reset();
@@ -144,6 +146,7 @@ void Request::settle(Arena& spare) {
     kept_edits_.push_back({keep(edit.name), keep(edit.value), edit.remove});
   }
   response_edits = kept_edits_;
+  questions.clear();
   request_edits = {};
   inference.agent_identity = {};
   destination = record.winner_host_port;
@@ -178,7 +181,7 @@ Director::Director(Pool& pool, std::unique_ptr<PictureSource> pictures, const Cl
 Status Director::decide(Request& request, const RequestInput& input) {
   telemetry::SpanScope span(request.trace.recording(), "gateway.request_orchestration",
                             telemetry::SpanKind::kServer, kRequestControlScope);
-  Status status = decide_steps(request, input, false, nullptr);
+  Status status = decide_steps(request, input, Purpose::kDecide, nullptr);
   end_orchestration(span, request, status);
   if (!status.ok()) {
     request.release_load();
@@ -186,6 +189,29 @@ Status Director::decide(Request& request, const RequestInput& input) {
     request.log_handle = pool_.log.begin(options_.loop, request.record, status.error().message);
   }
   return status;
+}
+
+bool Director::ask(Request& request, const RequestInput& input) {
+  const std::shared_ptr<const Policy>& policy = policy_.current();
+  if (policy == nullptr || policy->asking.empty()) return false;
+  if (!request.seed) request.seed = seeds_.next_u64();
+  request.questions.clear();
+  const DecisionRecord record = request.record;
+  const InferenceRequest inference = request.inference;
+  // Where it fails the decision will, and say why.
+  (void)decide_steps(request, input, Purpose::kAsk, nullptr);
+  request.record = record;
+  request.inference = inference;
+  request.rewritten = {};
+  return std::any_of(request.questions.begin(), request.questions.end(),
+                     [](const AskedQuestion& asked) { return !asked.question->answered(); });
+}
+
+void Director::ask_producers(Request& request, SchedulingContext& ctx, const Policy& policy) {
+  for (const AskingProducer* producer : policy.asking) {
+    if (std::shared_ptr<Question> question = producer->ask(ctx))
+      request.questions.push_back({producer, std::move(question)});
+  }
 }
 
 void Director::describe(Request& request, const RequestInput& input) {
@@ -219,15 +245,16 @@ void Director::refuse(Request& request, const RequestInput& input, const Error& 
   request.log_handle = pool_.log.begin(options_.loop, request.record, error.message);
 }
 
-Status Director::decide_steps(Request& request, const RequestInput& input, bool explain,
+Status Director::decide_steps(Request& request, const RequestInput& input, Purpose purpose,
                               std::string* explanation) {
+  const bool explain = purpose != Purpose::kDecide;
   const TimePoint started = clock_.now();
   describe(request, input);
   request.policy = policy_.current();
   if (request.policy == nullptr) {
     return Error{ErrorCode::kServiceUnavailable, "pool " + pool_.name + " has no policy yet"};
   }
-  const uint64_t seed = input.seed ? *input.seed : seeds_.next_u64();
+  const uint64_t seed = input.seed ? *input.seed : request.seed ? *request.seed : seeds_.next_u64();
   Random random(seed);
   InferenceRequest& inference = request.inference;
   DecisionRecord& record = request.record;
@@ -246,7 +273,7 @@ Status Director::decide_steps(Request& request, const RequestInput& input, bool 
     request.series = &series_.find(inference.incoming_model, inference.target_model, inference.fairness_id,
                                    inference.priority);
   }
-  if (Status status = choose(request, random, {}, explain, explanation); !status.ok()) return status;
+  if (Status status = choose(request, random, {}, purpose, explanation); !status.ok()) return status;
   if (!explain) {
     RequestMetrics& metrics = pool_.metrics;
     metrics.decision_seconds.observe(to_seconds(record.endpoint_chosen_at - started));
@@ -370,7 +397,8 @@ Status Director::screen(SchedulingContext& ctx, std::span<Candidate> candidates,
 }
 
 Status Director::choose(Request& request, Random& random, std::span<const EndpointSlot> excluded,
-                        bool explain, std::string* explanation) {
+                        Purpose purpose, std::string* explanation) {
+  const bool explain = purpose != Purpose::kDecide;
   const Policy& policy = *request.policy;
   InferenceRequest& inference = request.inference;
   DecisionRecord& record = request.record;
@@ -411,6 +439,7 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   if (!explain) {
     ctx.edits = &edits;
     ctx.trace = request.trace.recording();
+    ctx.questions = request.questions;
   }
   request.request_edits = {};
   request.response_edits = {};
@@ -445,6 +474,12 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
     ctx.candidates = candidates;
   }
 
+  if (purpose == Purpose::kAsk) {
+    // Of everybody: who is screened out then may be another one.
+    produce(DataProducer::Stage::kEndpoints);
+    ask_producers(request, ctx, policy);
+    return {};
+  }
   if (candidates.empty()) {
     if (found.of_pool && record.left_out.asleep != 0) {
       record.fallback = FallbackState::kAllAsleep;
@@ -671,7 +706,7 @@ Status Director::decide_again(Request& request, std::span<const EndpointSlot> ex
   Random random(request.record.seed + excluded.size());
   telemetry::SpanScope span(request.trace.recording(), "gateway.request_orchestration",
                             telemetry::SpanKind::kServer, kRequestControlScope);
-  Status status = choose(request, random, excluded, false, nullptr);
+  Status status = choose(request, random, excluded, Purpose::kDecide, nullptr);
   end_orchestration(span, request, status);
   if (!status.ok()) {
     request.release_load();
@@ -685,7 +720,7 @@ Status Director::decide_again(Request& request, std::span<const EndpointSlot> ex
 
 std::string Director::explain(Request& request, const RequestInput& input) {
   std::string explanations;
-  const Status status = decide_steps(request, input, true, &explanations);
+  const Status status = decide_steps(request, input, Purpose::kExplain, &explanations);
   std::string out;
   append_record_json(out, request.record, status.ok() ? std::string_view() : status.error().message,
                      std::nullopt, true);

@@ -145,9 +145,11 @@ class Request {
   bool restore_model = false;            // the answer names the target model; the client knows another name
   const RequestSeries* series = nullptr;
   DecisionLog::Handle log_handle;
-  bool unreadable = false;        // the parser refused the body
-  bool decided = false;           // an endpoint was chosen once: request_total is counted
-  telemetry::RequestTrace trace;  // begun by the door, director/tracing.h
+  bool unreadable = false;               // the parser refused the body
+  std::vector<AskedQuestion> questions;  // asked for this decision
+  std::optional<uint64_t> seed;          // the decision's, where it was needed before: to ask
+  bool decided = false;                  // an endpoint was chosen once: request_total is counted
+  telemetry::RequestTrace trace;         // begun by the door, director/tracing.h
   // Of the input, for deciding again.
   std::optional<std::span<const SubsetEntry>> subset;
   bool shows_output = true;
@@ -172,6 +174,10 @@ class Director {
     uint64_t seed = 1;  // of the stream that request seeds are drawn from
   };
   Director(Pool& pool, std::unique_ptr<PictureSource> pictures, const Clock& clock, const Options& options);
+
+  // Asks what the decision needs to know from outside. True: there is something to wait for
+  // (assembly::await_questions) before decide(), with the same input. Reserves, tells and counts nothing.
+  bool ask(Request& request, const RequestInput& input);
 
   // Parses and decides. On success request.endpoint, destination, rewritten and load are set, and the
   // decision is in the log; on failure the load is not held. Errors are those of the reference's table (§6).
@@ -198,13 +204,16 @@ class Director {
 
  private:
   void describe(Request& request, const RequestInput& input);
-  Status decide_steps(Request& request, const RequestInput& input, bool explain, std::string* explanation);
+  // kAsk and kExplain change nothing outside the request.
+  enum class Purpose : uint8_t { kDecide, kExplain, kAsk };
+  Status decide_steps(Request& request, const RequestInput& input, Purpose purpose, std::string* explanation);
+  void ask_producers(Request& request, SchedulingContext& ctx, const Policy& policy);
   Status parse(Request& request, const RequestInput& input);
   Status rewrite(Request& request, Random& random, bool explain);
   Status classify(Request& request, bool trust_fairness_header);
   Status screen(SchedulingContext& ctx, std::span<Candidate> candidates, size_t& count,
                 const Policy& policy) const;
-  Status choose(Request& request, Random& random, std::span<const EndpointSlot> excluded, bool explain,
+  Status choose(Request& request, Random& random, std::span<const EndpointSlot> excluded, Purpose purpose,
                 std::string* explanation);
   Status reserve_and_tell(Request& request, SchedulingContext& ctx, const SchedulingResult& result,
                           Candidate winner, bool on_trial);

@@ -330,6 +330,69 @@ TEST_F(DirectorTest, AProducersFailureIsCountedAndDoesNotChangeThePoolsState) {
   EXPECT_EQ(pool.fallback, FallbackState::kNone);
 }
 
+class TestQuestion final : public Question {
+ public:
+  std::string text = "no answer yet";
+  void answer(std::string with) {
+    text = std::move(with);
+    end();
+  }
+};
+
+// Asks about every candidate, and fails with what the question says.
+class Asker final : public DataProducer, public AskingProducer {
+ public:
+  bool asks() const override { return true; }
+  std::shared_ptr<Question> ask(SchedulingContext& ctx) const override {
+    EXPECT_TRUE(ctx.explain);
+    asked_of = ctx.candidates.size();
+    draw = ctx.random.next_u64();
+    question = std::make_shared<TestQuestion>();
+    return question;
+  }
+  Status produce(SchedulingContext& ctx) const override {
+    if (ctx.explain) return {};
+    drawn_again = ctx.random.next_u64() == draw;
+    for (const AskedQuestion& asked : ctx.questions) {
+      if (asked.by == this) seen = static_cast<const TestQuestion&>(*asked.question).text;
+    }
+    if (seen == "fine") return {};
+    return Error{ErrorCode::kBadGateway, seen};
+  }
+  mutable std::shared_ptr<TestQuestion> question;
+  mutable size_t asked_of = 0;
+  mutable uint64_t draw = 0;
+  mutable bool drawn_again = false;
+  mutable std::string seen = "was not asked";
+};
+
+TEST_F(DirectorTest, WhatIsAskedOutsideIsAskedBeforeTheDecisionAndAnsweredInIt) {
+  use_endpoints(3);
+  favour(1);
+  RequestInput in = input(R"({"model":"m"})");
+  EXPECT_FALSE(director.ask(request, in)) << "no producer asks";
+  auto* asker = policy.add<Asker>("asker");
+  policy.policy->producers.push_back(asker);
+  policy.policy->asking.push_back(asker);
+  ASSERT_TRUE(director.ask(request, in));
+  EXPECT_EQ(asker->asked_of, 3U);
+  EXPECT_TRUE(request.record.profiles.empty());
+  EXPECT_EQ(endpoints[1]->live->load.load(), 0U) << "asking reserves nothing";
+  asker->question->answer("fine");
+  ASSERT_TRUE(director.decide(request, in).ok());
+  EXPECT_EQ(asker->seen, "fine");
+  EXPECT_TRUE(asker->drawn_again) << "with the decision's own randomness";
+  EXPECT_EQ(request.record.fallback, FallbackState::kNone);
+  request.reset();
+  EXPECT_TRUE(request.questions.empty());
+
+  ASSERT_TRUE(director.ask(request, in));
+  asker->question->answer("timed out");
+  ASSERT_TRUE(director.decide(request, in).ok()) << "the request goes on";
+  EXPECT_EQ(request.record.fallback, FallbackState::kProducerFailed);
+  EXPECT_EQ(metrics.fallbacks.with({pool.name, "producer_failed"}).value(), 1U);
+}
+
 TEST_F(DirectorTest, ExplainCountsNothing) {
   set_rewrites({{"r", 1, {{{"m"}, false, {{"R", std::nullopt}}}}}});
   const std::string before = registry.render();

@@ -25,6 +25,7 @@ struct Policy {
   std::unique_ptr<scheduling::Scheduler> scheduler;
   std::unique_ptr<protocol::ParserTable> parsers;
   std::vector<const DataProducer*> producers;  // all, in dependency order
+  std::vector<const AskingProducer*> asking;   // of the producers, those that ask
   std::vector<const PreRequest*> pre_request;  // configuration order
   std::vector<const RequestHook*> request_hooks;
   std::vector<const Screener*> screeners;

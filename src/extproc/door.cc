@@ -3,6 +3,7 @@
 #include <array>
 #include <random>
 
+#include "assembly/await_questions.h"
 #include "director/pictures.h"
 #include "extproc/core.h"
 #include "extproc/processor.h"
@@ -125,6 +126,11 @@ Task<GrpcStatus> run(LoopPart& part, GrpcServerStream& stream) {
       GrpcStatus status = io::grpc_status_of(read.error());
       open.code = status.code;
       co_return status;
+    }
+    if (next == Processor::Next::kAsk) {
+      co_await assembly::await_questions(stream.exchange().loop(), processor.request(),
+                                         stream.exchange().cancel_token());
+      next = processor.resume(*answers);
     }
     if (next == Processor::Next::kFail) {
       open.code = processor.failure().code;

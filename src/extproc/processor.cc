@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <utility>
 
 #include "base/strings.h"
 #include "director/fields.h"
@@ -455,6 +456,11 @@ director::RequestInput Processor::input() const {
   return input;
 }
 
+Processor::Next Processor::resume(Answers& answers) {
+  now_ = core_.clock.now();
+  return decide(answers, asked_whole_);
+}
+
 Processor::Next Processor::decide(Answers& answers, bool whole_body) {
   director::Request& request = watching_->request;
   director::RequestInput in = input();
@@ -462,6 +468,10 @@ Processor::Next Processor::decide(Answers& answers, bool whole_body) {
     in.body = deciding_->body.padded();
   } else {
     in.bodyless = true;
+  }
+  if (!std::exchange(asked_, true) && part_.director.ask(request, in)) {
+    asked_whole_ = whole_body;
+    return Next::kAsk;
   }
   Status decided = part_.director.decide(request, in);
   if (!decided.ok() && request.unreadable && whole_body && !body_ended_ &&

@@ -32,6 +32,7 @@ class Processor {
  public:
   enum class Next : uint8_t {
     kRead,   // send what is there, read on
+    kAsk,    // wait for request()'s questions, nothing else, then go on with resume()
     kClose,  // send what is there and end the stream with OK
     kFail,   // end the stream with failure()
   };
@@ -43,6 +44,10 @@ class Processor {
 
   // `answers` is empty before. Its pieces, and `message`, must stay valid until sent().
   Next message(std::string_view message, Answers& answers);
+  // What was asked for the decision is answered, or nobody waits for it any more. REQUIRES: the last call
+  // gave kAsk; `answers` is that call's.
+  Next resume(Answers& answers);
+  const director::Request& request() const { return watching_->request; }
   // How long the next message may take, zero: as long as it likes. Until the request is complete that is
   // DoorOptions::body_timeout, or less where body_total_timeout ends earlier.
   Duration patience() const;
@@ -128,6 +133,8 @@ class Processor {
   bool observed_ = false;  // the observer reads the response
   bool restores_ = false;  // and may change it
   bool local_reply_ = false;
+  bool asked_ = false;
+  bool asked_whole_ = false;  // with the whole body
   bool ended_ = false;
 };
 

@@ -1,5 +1,6 @@
 #include "gateway/exchange.h"
 
+#include "assembly/await_questions.h"
 #include "director/tracing.h"
 #include "io/step.h"
 #include "protocol/errors.h"
@@ -36,6 +37,11 @@ Task<void> Exchange::run() {
   PoolPart& pool = *part_.pools[backend_];
   if (!co_await read_body()) co_return;
   co_await io::InStep(part_.loop, io::Step::kDecide);
+  begin_decision(pool);
+  if (pool.director.ask(state_.request, decision_input())) {
+    co_await assembly::await_questions(part_.loop, state_.request, http_.cancel_token());
+    co_await io::InStep(part_.loop, io::Step::kDecide);
+  }
   if (!decide(pool)) {
     co_await fail(refusal_);
     co_return;

@@ -62,6 +62,8 @@ class Exchange {
   bool read_model();
   enum class Target : uint8_t { kRefused, kPool, kService, kModels };
   Target find_target();
+  void begin_decision(PoolPart& pool);
+  director::RequestInput decision_input() const;
   bool decide(PoolPart& pool);
   Target refuse(ErrorCode code, std::string message, std::string_view reason);
 

@@ -190,12 +190,15 @@ Task<bool> Exchange::read_body() {
   co_return true;
 }
 
-bool Exchange::decide(PoolPart& pool) {
-  const io::RequestHead& head = http_.request();
+void Exchange::begin_decision(PoolPart& pool) {
   convert_fields();
   upstream_ = pool.upstream.current();
   pool_ = pool.shared.config.pool;
   state_.observer.start(*pool_, state_.request, core_.access_log, part_.loop.index());
+}
+
+director::RequestInput Exchange::decision_input() const {
+  const io::RequestHead& head = http_.request();
   director::RequestInput input;
   input.request_id = request_id_;
   input.method = head.method;
@@ -209,7 +212,11 @@ bool Exchange::decide(PoolPart& pool) {
     input.parsed = &parsed_;
     input.parsed_by = parsed_by_;
   }
-  Status decided = pool.director.decide(state_.request, input);
+  return input;
+}
+
+bool Exchange::decide(PoolPart& pool) {
+  Status decided = pool.director.decide(state_.request, decision_input());
   api_ = state_.request.inference.api;
   if (decided.ok()) return true;
   failure_ = std::move(decided).error();

@@ -19,6 +19,7 @@
 #include "inference/endpoint.h"
 #include "inference/freshness.h"
 #include "inference/header_edits.h"
+#include "inference/outside.h"
 #include "inference/request.h"
 #include "inference/signals.h"
 #include "inference/warm_state.h"
@@ -50,6 +51,8 @@ struct SchedulingContext {
   telemetry::RequestTrace* trace = nullptr;
   // How age counts in strict mode; nullptr: values count as they are, whatever their age.
   const Freshness* freshness = nullptr;
+  // What was asked before this decision, by AskingProducers.
+  std::span<const AskedQuestion> questions = {};
 };
 
 // What the picker returned for one profile. `targets`: in order, first is the destination.
@@ -153,6 +156,18 @@ class DataProducer : public virtual Plugin {
   enum class Stage : uint8_t { kRequest, kEndpoints };
   virtual Stage stage() const { return Stage::kEndpoints; }
   virtual Status produce(SchedulingContext& ctx) const = 0;
+};
+
+// A producer of stage kEndpoints whose data come from outside. Where it asks, the request's front door has
+// the question asked on candidates as they are then, waits until it is answered, and only then has the
+// decision made: produce() finds the question among SchedulingContext::questions. None there: the decision is
+// only explained, or its front door cannot wait.
+class AskingProducer : public virtual Plugin {
+ public:
+  virtual bool asks() const = 0;
+  // On the request's loop, with the data of the producers before it; ctx.explain is set: nothing is counted
+  // or told. The question ends by itself. nullptr: nothing to ask.
+  virtual std::shared_ptr<Question> ask(SchedulingContext& ctx) const = 0;
 };
 
 // Told of the choice after the pick, before the request leaves (index inserts, session bindings).
@@ -273,6 +288,7 @@ struct PluginFactoryContext {
   Duration scrape_interval = std::chrono::milliseconds(200);
   WarmState* warm = nullptr;  // nullptr: state starts cold and ends with the instance
   const PluginLookup* plugins = nullptr;
+  Outside* outside = nullptr;  // nullptr: there is no way out
 };
 
 // One line of a registry table.

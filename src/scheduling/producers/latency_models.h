@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "inference/endpoint.h"
 #include "scheduling/online_regression.h"
+#include "scheduling/producers/latency_protocol.h"
 
 namespace penstock::scheduling {
 
@@ -91,6 +92,9 @@ struct TrackedRequest {
     std::string endpoint_class;
     bool teaches = false;  // all of `inputs` was known
     LatencyInputs inputs;
+    // For an external predictor; its role is this stage's.
+    LatencyRow row;
+    std::string role;
   };
   Stage prefill;  // the first token waits for it
   Stage decode;   // sets the pace of the others

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstdlib>
 #include <iterator>
 #include <map>
 
@@ -17,6 +19,7 @@ namespace penstock::scheduling {
 namespace {
 
 constexpr size_t kMaxEndpointsDumped = 100;
+constexpr Duration kLongestDeadline = std::chrono::seconds(30);
 constexpr int kServed = 200;  // the status of answers to learn from
 
 bool is_exported(const SchedulingContext& ctx, Signal signal, Candidate candidate) {
@@ -30,6 +33,10 @@ std::optional<double> value_to_learn(const SchedulingContext& ctx, Signal signal
   const UsableSignal read = usable(ctx, signal, candidate);
   // Reserved already, the request itself is among what was sent since.
   return read.known ? std::optional(read.value - std::min(read.credit, 1U)) : std::nullopt;
+}
+
+uint64_t whole(double value) {
+  return value > 0 ? static_cast<uint64_t>(std::llround(value)) : 0;
 }
 
 std::string class_name(std::string_view engine, std::string_view role) {
@@ -64,6 +71,14 @@ class ClassReaders {
   size_t count_ = 0;
 };
 
+LatencyServiceSettings service_settings(const PredictedLatencyProducer::Params& params) {
+  LatencyServiceSettings out;
+  out.deadline = params.prediction_deadline;
+  out.take_environment([](const char* name) -> const char* { return std::getenv(name); });
+  out.take_urls(params.prediction_url, params.training_url);
+  return out;
+}
+
 telemetry::FamilyOptions error_family() {
   return {"penstock_latency_prediction_error_ms",
           "Mean absolute error of the built-in latency predictor's latest predictions.",
@@ -94,12 +109,30 @@ void PredictedLatencyProducer::bind(config::Binder& b, Params& p) {
           "Also require the encoder cache's matches; the built-in predictor does not use them.");
   b.field("encoderCacheMatchInfoProducerName", p.encoder_producer, "",
           "Name of the mm-embeddings-cache-producer; empty: the default one.");
+  b.field("predictionServerURL", p.prediction_url, "",
+          "An external latency predictor, http or https; several, separated by commas, take turns by chance. "
+          "Empty: PREDICTION_SERVER_URL of the environment, else the built-in predictor.");
+  b.field("trainingServerURL", p.training_url, "",
+          "Who learns for it from what was measured. Empty: TRAINING_SERVER_URL of the environment, else "
+          "nobody.");
+  b.field("predictionDeadline", p.prediction_deadline, "",
+          "How long a decision waits for the external predictor at most.");
   b.field("samplingMean", p.sampling_mean, "", "Ignored; accepted for older configurations.");
   b.field("maxDecodeTokenSamplesForPrediction", p.max_decode_samples, "",
           "Ignored; accepted for older configurations.");
   if (b.describing()) return;
   if (!(p.buffer_factor > 0)) b.fail("sloBufferFactor", "sloBufferFactor must be > 0");
   if (p.context_ttl_ns <= 0) b.fail("contextTTL", "contextTTL must be > 0");
+  if (p.prediction_deadline <= Duration::zero() || p.prediction_deadline > kLongestDeadline)
+    b.fail("predictionDeadline", "predictionDeadline must be above 0 and at most 30s");
+  for (const std::string* urls : {&p.prediction_url, &p.training_url}) {
+    for (const std::string_view url : split(*urls, ',')) {
+      const std::string_view text = trim(url);
+      if (urls->empty() || text.starts_with("http://") || text.starts_with("https://")) continue;
+      b.fail(urls == &p.prediction_url ? "predictionServerURL" : "trainingServerURL",
+             "must be an http or https URL, got \"" + std::string(text) + "\"");
+    }
+  }
 }
 
 Result<std::unique_ptr<Plugin>> PredictedLatencyProducer::create(Params params,
@@ -111,17 +144,41 @@ Result<std::unique_ptr<Plugin>> PredictedLatencyProducer::create(Params params,
                           (params.streaming_mode ? "streaming/" : "whole/") + params.role_label;
   std::shared_ptr<LatencyModels> models =
       context.warm == nullptr ? *make() : *context.warm->get<LatencyModels>(key, make);
-  return std::unique_ptr<Plugin>(std::make_unique<PredictedLatencyProducer>(
-      std::move(params), std::move(models), context.name, context.metrics));
+  std::shared_ptr<LatencyService> service;
+  LatencyServiceSettings settings = service_settings(params);
+  if (context.outside != nullptr && !settings.prediction_urls.empty()) {
+    std::vector<std::string> urls = settings.prediction_urls;
+    if (!settings.training_url.empty()) urls.push_back(settings.training_url);
+    for (const std::string& url : urls) {
+      if (const Status usable_url = context.outside->prepare(url); !usable_url.ok())
+        return invalid_config("the latency predictor's " + url + ": " + usable_url.error().message);
+    }
+    const std::string service_key =
+        std::string(kType) + "/" + std::string(context.name) + "/service " + settings.text();
+    const auto make_service = [&]() -> Result<std::shared_ptr<LatencyService>> {
+      return std::make_shared<LatencyService>(std::move(settings), *context.outside, context.clock,
+                                              context.loops, context.name, context.metrics);
+    };
+    service = context.warm == nullptr ? *make_service()
+                                      : *context.warm->get<LatencyService>(service_key, make_service);
+  }
+  return std::unique_ptr<Plugin>(
+      std::make_unique<PredictedLatencyProducer>(std::move(params), std::move(models), std::move(service),
+                                                 context.clock, context.name, context.metrics));
 }
 
 PredictedLatencyProducer::PredictedLatencyProducer(Params params, std::shared_ptr<LatencyModels> models,
-                                                   std::string_view name, telemetry::MetricRegistry& metrics)
+                                                   std::shared_ptr<LatencyService> service,
+                                                   const Clock& clock, std::string_view name,
+                                                   telemetry::MetricRegistry& metrics)
     : params_(std::move(params)),
       models_(std::move(models)),
+      service_(std::move(service)),
+      clock_(clock),
       tracker_(Duration(params_.context_ttl_ns)),
       prefix_key_(data_keys::kPrefixMatch.with_producer(params_.prefix_producer)),
       load_key_(data_keys::kInFlightLoad.with_producer(params_.load_producer)),
+      encoder_key_(data_keys::kMultiModalMatch.with_producer(params_.encoder_producer)),
       ttft_error_(metrics.gauge(error_family()).with({name, "ttft"})),
       tpot_error_(metrics.gauge(error_family()).with({name, "tpot"})),
       ttft_violations_(metrics.counter(violation_family()).with({name, "ttft"})),
@@ -131,15 +188,14 @@ void PredictedLatencyProducer::declare_data(DataDeclaration& declaration) const 
   declaration.require<PrefixMatch>(prefix_key_);
   declaration.require<InFlightLoad>(load_key_);
   declaration.require<TokenizedPromptMarker>(data_keys::kTokenizedPrompt);
-  if (params_.encoder_features) {
-    declaration.require<MultiModalMatch>(data_keys::kMultiModalMatch.with_producer(params_.encoder_producer));
-  }
+  if (params_.encoder_features) declaration.require<MultiModalMatch>(encoder_key_);
   declaration.produce<LatencyPrediction>(key());
 }
 
 void PredictedLatencyProducer::bind_slots(const SlotResolver& slots) {
   prefix_slot_ = slots.slot(prefix_key_);
   load_slot_ = slots.slot(load_key_);
+  if (params_.encoder_features) encoder_slot_ = slots.slot(encoder_key_);
   slot_ = slots.slot(key());
 }
 
@@ -170,6 +226,61 @@ LatencyInputs PredictedLatencyProducer::inputs_of(const SchedulingContext& ctx, 
   return out;
 }
 
+std::span<const PredictedLatencyProducer::EndpointSignals> PredictedLatencyProducer::signals_of(
+    SchedulingContext& ctx) const {
+  const SignalColumn waiting = gather(ctx, ctx.candidates, Signal::kWaitingRequests);
+  const SignalColumn running = gather(ctx, ctx.candidates, Signal::kRunningRequests);
+  const SignalColumn usage = gather(ctx, ctx.candidates, Signal::kKvUsage);
+  const std::span<EndpointSignals> out = ctx.arena.make_span<EndpointSignals>(ctx.candidates.size());
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto value = [&](const SignalColumn& column, Signal signal) {
+      return column.unknown == 0 || is_exported(ctx, signal, ctx.candidates[i]) ? column.values[i] : 0.0;
+    };
+    out[i] = {value(waiting, Signal::kWaitingRequests), value(running, Signal::kRunningRequests),
+              value(usage, Signal::kKvUsage)};
+  }
+  return out;
+}
+
+LatencyRow PredictedLatencyProducer::row_of(const SchedulingContext& ctx, Candidate candidate,
+                                            const EndpointSignals& signals) const {
+  LatencyRow row;
+  row.kv_usage = signals.kv_usage;
+  row.input_tokens = ctx.request.prompt_tokens();
+  row.waiting_requests = whole(signals.waiting_requests);
+  row.running_requests = whole(signals.running_requests);
+  if (const auto load = ctx.attributes.column<InFlightLoad>(load_slot_); !load.empty()) {
+    row.running_requests = static_cast<uint64_t>(load[candidate].requests);
+    row.prefill_tokens_in_flight = static_cast<uint64_t>(load[candidate].tokens);
+  }
+  if (const auto matches = ctx.attributes.column<PrefixMatch>(prefix_slot_); !matches.empty())
+    row.prefix_score = matches[candidate].ratio();
+  if (const auto items = ctx.attributes.column<MultiModalMatch>(encoder_slot_); !items.empty()) {
+    row.encoder_items = items[candidate].request_items;
+    row.encoder_items_matched = items[candidate].matched_items;
+  }
+  row.role = role_of(*ctx.pool.endpoints[candidate]);
+  return row;
+}
+
+std::shared_ptr<Question> PredictedLatencyProducer::ask(SchedulingContext& ctx) const {
+  if (!asks() || slot_ == kNoSlot) return nullptr;
+  const std::span<const EndpointSignals> signals = signals_of(ctx);
+  const std::span<LatencyRow> rows = ctx.arena.make_filled<LatencyRow>(signals.size());
+  const std::span<EndpointSlot> slots = ctx.arena.make_span<EndpointSlot>(signals.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = row_of(ctx, ctx.candidates[i], signals[i]);
+    slots[i] = ctx.pool.endpoints[ctx.candidates[i]]->slot;
+  }
+  return service_->ask(slots, rows);
+}
+
+const LatencyQuestion* PredictedLatencyProducer::question_of(const SchedulingContext& ctx) const {
+  const auto mine = [this](const AskedQuestion& asked) { return asked.by == this; };
+  const auto found = std::find_if(ctx.questions.begin(), ctx.questions.end(), mine);
+  return found == ctx.questions.end() ? nullptr : static_cast<const LatencyQuestion*>(found->question.get());
+}
+
 Status PredictedLatencyProducer::produce(SchedulingContext& ctx) const {
   if (slot_ == kNoSlot || !params_.predict_in_produce) return {};
   const double ttft_objective = ttft_objective_ms(ctx.request);
@@ -181,32 +292,32 @@ Status PredictedLatencyProducer::produce(SchedulingContext& ctx) const {
   for (size_t i = 0; i < count; ++i) slots[i] = ctx.pool.endpoints[ctx.candidates[i]]->slot;
   const std::span<RequestTracker::Running> running = ctx.arena.make_span<RequestTracker::Running>(count);
   tracker_.running(slots, running);
-  const SignalColumn waiting = gather(ctx, ctx.candidates, Signal::kWaitingRequests);
-  const SignalColumn busy = gather(ctx, ctx.candidates, Signal::kRunningRequests);
-  const SignalColumn usage = gather(ctx, ctx.candidates, Signal::kKvUsage);
-  const auto signals_of = [&](size_t i) {
-    const Candidate c = ctx.candidates[i];
-    const auto value = [&](const SignalColumn& column, Signal signal) {
-      return column.unknown == 0 || is_exported(ctx, signal, c) ? column.values[i] : 0.0;
-    };
-    return EndpointSignals{value(waiting, Signal::kWaitingRequests), value(busy, Signal::kRunningRequests),
-                           value(usage, Signal::kKvUsage)};
-  };
+  const std::span<const EndpointSignals> signals = signals_of(ctx);
+  const LatencyQuestion* question = question_of(ctx);
+  const bool answered = question != nullptr && question->answered() && question->failure().empty();
+  size_t hint = 0;
   ClassReaders readers(ctx.arena, *models_);
   for (size_t i = 0; i < count; ++i) {
     const Candidate c = ctx.candidates[i];
     const Endpoint& endpoint = *ctx.pool.endpoints[c];
     const std::string_view role = role_of(endpoint);
-    const LatencyModels::Reader& model = readers.of(endpoint.engine, role);
     LatencyPrediction& p = column[c];
-    p.ttft_known = model.ttft_ready();
-    p.tpot_known = model.tpot_ready();
-    p.known = p.ttft_known || p.tpot_known;
-    if (!p.known) continue;
-    const LatencyModels::Prediction expected = model.predict(inputs_of(ctx, c, signals_of(i), prompt_tokens));
-    p.ttft_ms = expected.ttft_ms;
-    p.tpot_ms = expected.tpot_ms;
-    p.ttft_error_ms = expected.ttft_error_ms;
+    if (const LatencyTimes* told = answered ? question->of(endpoint.slot, hint) : nullptr) {
+      p.known = p.ttft_known = p.tpot_known = true;
+      p.ttft_ms = told->ttft_ms;
+      p.tpot_ms = told->tpot_ms;
+      p.ttft_error_ms = told->ttft_error_ms;
+    } else {
+      const LatencyModels::Reader& model = readers.of(endpoint.engine, role);
+      p.ttft_known = model.ttft_ready();
+      p.tpot_known = model.tpot_ready();
+      p.known = p.ttft_known || p.tpot_known;
+      if (!p.known) continue;
+      const LatencyModels::Prediction expected = model.predict(inputs_of(ctx, c, signals[i], prompt_tokens));
+      p.ttft_ms = expected.ttft_ms;
+      p.tpot_ms = expected.tpot_ms;
+      p.ttft_error_ms = expected.ttft_error_ms;
+    }
     p.dispatched_requests = running[i].requests;
     p.ttft_valid = p.tpot_valid = true;
     if (p.ttft_known) {
@@ -220,7 +331,9 @@ Status PredictedLatencyProducer::produce(SchedulingContext& ctx) const {
     p.tpot_valid = p.tpot_ms < limit;
     p.tpot_headroom_ms = limit - p.tpot_ms;
   }
-  return {};
+  if (answered || service_ == nullptr || ctx.explain) return {};
+  return Error{ErrorCode::kBadGateway,
+               question == nullptr ? "the latency predictor was not asked" : question->failure()};
 }
 
 Status PredictedLatencyProducer::pre_request(SchedulingContext& ctx, const SchedulingResult& result) const {
@@ -240,7 +353,12 @@ Status PredictedLatencyProducer::pre_request(SchedulingContext& ctx, const Sched
     const auto busy = value_to_learn(ctx, Signal::kRunningRequests, target);
     const auto usage = value_to_learn(ctx, Signal::kKvUsage, target);
     out.teaches = waiting && busy && usage;
-    if (out.teaches) out.inputs = inputs_of(ctx, target, {*waiting, *busy, *usage}, prompt_tokens);
+    if (!out.teaches) return out;
+    const EndpointSignals signals{*waiting, *busy, *usage};
+    out.inputs = inputs_of(ctx, target, signals, prompt_tokens);
+    if (service_ == nullptr) return out;
+    out.row = row_of(ctx, target, signals);
+    out.role = std::exchange(out.row.role, {});
     return out;
   };
   TrackedRequest request;
@@ -256,10 +374,27 @@ Status PredictedLatencyProducer::pre_request(SchedulingContext& ctx, const Sched
   return {};
 }
 
+// As the reference's samples: a first token has generated nothing yet, a pace owes nothing to the prefix.
+void PredictedLatencyProducer::teach(const TrackedRequest::Stage& stage, double ttft_ms,
+                                     double tpot_ms) const {
+  if (service_ == nullptr) return;
+  LatencySample sample;
+  sample.row = stage.row;
+  sample.row.role = stage.role;
+  sample.row.generated_tokens = tpot_ms > 0 ? 1 : 0;
+  if (tpot_ms > 0) sample.row.prefix_score = 0;
+  sample.ttft_ms = ttft_ms;
+  sample.tpot_ms = tpot_ms;
+  sample.at = clock_.wall_now();
+  service_->teach(sample);
+}
+
 void PredictedLatencyProducer::note_ttft(const TrackedRequest& request, TimePoint now) const {
   const double ttft = to_millis(now - request.sent_at);
-  if (request.prefill.teaches)
+  if (request.prefill.teaches) {
     models_->learn_ttft(request.prefill.endpoint_class, request.prefill.inputs, ttft);
+    teach(request.prefill, ttft, 0);
+  }
   ttft_error_.set(models_->errors().ttft_ms);
   if (request.ttft_objective_ms > 0 && ttft > request.ttft_objective_ms) ttft_violations_.add();
 }
@@ -284,8 +419,10 @@ void PredictedLatencyProducer::on_response(const ResponseEvent& event, ResponseE
       event.has_usage && event.completion_tokens > 0 ? event.completion_tokens : request->chunks;
   if (tokens < 2) return;
   const double tpot = to_millis(event.now - request->first_token_at) / static_cast<double>(tokens - 1);
-  if (request->decode.teaches)
+  if (request->decode.teaches) {
     models_->learn_tpot(request->decode.endpoint_class, request->decode.inputs, tpot);
+    teach(request->decode, 0, tpot);
+  }
   tpot_error_.set(models_->errors().tpot_ms);
   if (request->tpot_objective_ms > 0 && tpot > request->tpot_objective_ms) tpot_violations_.add();
 }

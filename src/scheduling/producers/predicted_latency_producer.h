@@ -4,6 +4,7 @@
 
 #include "inference/plugin.h"
 #include "scheduling/producers/latency_models.h"
+#include "scheduling/producers/latency_service.h"
 #include "scheduling/seen_endpoints.h"
 #include "telemetry/metrics.h"
 
@@ -26,9 +27,15 @@ namespace penstock::scheduling {
 // TTFT belongs to its endpoint's class and TPOT to the primary one's. A time that its class has not shown 20
 // times is not predicted, and nothing is held against the endpoint for it: valid, headroom 0; an endpoint
 // with neither has no prediction. An endpoint whose signals are unknown (signal_column.h) is predicted with
-// the largest known ones and teaches nothing; what its engine does not export counts as 0. The reference asks
-// an external service instead; none is needed here, and none is asked.
+// the largest known ones and teaches nothing; what its engine does not export counts as 0.
+//
+// An external predictor is asked instead where one is named, by predictionServerURL or, as for the reference,
+// by the environment (latency_service.h, whose client this uses): one row an endpoint, all of them before the
+// decision, and both times are then predicted. It is told what it may learn from where a training server is
+// named too. When it gives no answer by predictionDeadline, or a wrong one, the built-in models predict, and
+// the decision's record and the metrics say producer_failed.
 class PredictedLatencyProducer final : public DataProducer,
+                                       public AskingProducer,
                                        public PreRequest,
                                        public ResponseHook,
                                        public EndpointObserver {
@@ -46,15 +53,22 @@ class PredictedLatencyProducer final : public DataProducer,
     std::string encoder_producer;
     double sampling_mean = 1000;
     int64_t max_decode_samples = 0;
+    std::string prediction_url;
+    std::string training_url;
+    Duration prediction_deadline = std::chrono::milliseconds(400);
   };
   static void bind(config::Binder& b, Params& p);
   static Result<std::unique_ptr<Plugin>> create(Params params, const PluginFactoryContext& context);
 
-  PredictedLatencyProducer(Params params, std::shared_ptr<LatencyModels> models, std::string_view name,
+  // `service`: the external predictor; nullptr: there is none.
+  PredictedLatencyProducer(Params params, std::shared_ptr<LatencyModels> models,
+                           std::shared_ptr<LatencyService> service, const Clock& clock, std::string_view name,
                            telemetry::MetricRegistry& metrics);
 
   void declare_data(DataDeclaration& declaration) const override;
   void bind_slots(const SlotResolver& slots) override;
+  bool asks() const override { return service_ != nullptr && params_.predict_in_produce; }
+  std::shared_ptr<Question> ask(SchedulingContext& ctx) const override;
   Status produce(SchedulingContext& ctx) const override;
   Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override;
   void on_response(const ResponseEvent& event, ResponseEdits& edits) const override;
@@ -74,18 +88,28 @@ class PredictedLatencyProducer final : public DataProducer,
   DataKey key() const { return data_keys::kLatencyPrediction.with_producer(name()); }
   LatencyInputs inputs_of(const SchedulingContext& ctx, Candidate candidate, const EndpointSignals& signals,
                           double prompt_tokens) const;
+  // One candidate as an external predictor looks at it.
+  LatencyRow row_of(const SchedulingContext& ctx, Candidate candidate, const EndpointSignals& signals) const;
+  // The signals of each candidate, unknown ones as the largest known.
+  std::span<const EndpointSignals> signals_of(SchedulingContext& ctx) const;
+  const LatencyQuestion* question_of(const SchedulingContext& ctx) const;
   std::string_view role_of(const Endpoint& endpoint) const;
   std::string class_of(const Endpoint& endpoint) const;
   void note_ttft(const TrackedRequest& request, TimePoint now) const;
+  void teach(const TrackedRequest::Stage& stage, double ttft_ms, double tpot_ms) const;
 
   Params params_;
   std::shared_ptr<LatencyModels> models_;
+  std::shared_ptr<LatencyService> service_;
+  const Clock& clock_;
   mutable RequestTracker tracker_;
   DataKey prefix_key_;
   DataKey load_key_;
+  DataKey encoder_key_;
   mutable SeenEndpoints seen_;
   AttributeSlot prefix_slot_ = kNoSlot;
   AttributeSlot load_slot_ = kNoSlot;
+  AttributeSlot encoder_slot_ = kNoSlot;
   AttributeSlot slot_ = kNoSlot;
   telemetry::Gauge& ttft_error_;
   telemetry::Gauge& tpot_error_;

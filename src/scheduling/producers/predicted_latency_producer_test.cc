@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/random.h"
+#include "scheduling/fake_outside.h"
 #include "scheduling/test_support.h"
 
 namespace penstock::scheduling {
@@ -242,6 +243,101 @@ TEST_F(Predicted, AnswersOfAnEndpointThatNobodyHasScrapedTeachNothing) {
   pool.set(Signal::kWaitingRequests, 0, 0, SignalState::kNameMissing);
   for (int i = 0; i < 40; ++i) serve("r", 30, 20, 3);
   EXPECT_TRUE(predictions()[0].known);
+}
+
+// With an external predictor.
+struct ExternallyPredicted : Predicted {
+  ManualClock clock;
+  telemetry::MetricRegistry metrics;
+  FakeOutside outside;
+  Status produced;
+
+  void make_external(PredictedLatencyProducer::Params params) {
+    LatencyServiceSettings settings;
+    settings.take_urls("http://predictor:8001", "http://trainer:8000");
+    auto made = std::make_unique<PredictedLatencyProducer>(
+        params, std::make_shared<LatencyModels>(),
+        std::make_shared<LatencyService>(settings, outside, clock, 1, "p", metrics), clock, "p", metrics);
+    made->set_identity("predicted-latency-producer", "predicted-latency-producer");
+    made->bind_slots(pool.slots);
+    producer = made.get();
+    plugin = std::move(made);
+  }
+  // Asks, lets `answer` be given, and decides.
+  template <typename Answer>
+  std::span<const LatencyPrediction> predictions_after(Answer&& answer) {
+    pool.restart();
+    pool.request.headers = fields;
+    pool.context->explain = true;
+    const AskedQuestion asked{plugin.get(), dynamic_cast<const AskingProducer&>(*plugin).ask(*pool.context)};
+    outside.pass(std::chrono::milliseconds(1));
+    answer();
+    pool.restart();
+    pool.context->questions = {&asked, 1};
+    produced = producer->produce(*pool.context);
+    return pool.attributes->column<LatencyPrediction>(pool.slots.slot(data_keys::kLatencyPrediction));
+  }
+};
+
+TEST_F(ExternallyPredicted, TheAnswerIsSetAgainstTheObjectivesLikeAnyPrediction) {
+  PredictedLatencyProducer::Params params;
+  params.streaming_mode = true;
+  params.role_label = "role";
+  pool.endpoint(1).labels["role"] = "decode";
+  make_external(params);
+  prompt_of(700);
+  fields = {{"x-llm-d-slo-ttft-ms", "100"}, {"x-llm-d-slo-tpot-ms", "12"}};
+  pool.set(Signal::kWaitingRequests, 0, 3);
+  pool.set(Signal::kKvUsage, 1, 0.5);
+  const auto p = predictions_after([&] { outside.answer(0, 200, scheduling::predictions({50, 150})); });
+  EXPECT_TRUE(produced.ok());
+  EXPECT_EQ(p[0].ttft_ms, 50);
+  EXPECT_EQ(p[0].ttft_headroom_ms, 50);
+  EXPECT_EQ(p[0].tpot_headroom_ms, 7);
+  EXPECT_TRUE(p[0].ttft_valid && p[0].tpot_valid);
+  EXPECT_FALSE(p[1].ttft_valid);
+  EXPECT_EQ(p[1].ttft_headroom_ms, -50);
+  EXPECT_EQ(p[1].tpot_headroom_ms, -3);
+  EXPECT_THAT(outside.posts[0].body, HasSubstr("\"input_token_length\":700,\"num_request_waiting\":3,"));
+  EXPECT_THAT(outside.posts[0].body, HasSubstr("{\"kv_cache_percentage\":0.5,"));
+  EXPECT_THAT(outside.posts[0].body, HasSubstr("\"pod_type\":\"decode\""));
+}
+
+TEST_F(ExternallyPredicted, WithoutAnAnswerTheBuiltInPredictorStepsInAndTheFailureIsSaid) {
+  PredictedLatencyProducer::Params params;
+  params.streaming_mode = true;
+  make_external(params);
+  auto p = predictions_after([&] { outside.answer(0, 200, "garbage"); });
+  EXPECT_FALSE(produced.ok());
+  EXPECT_THAT(produced.error().message, HasSubstr("is no JSON object"));
+  EXPECT_FALSE(p[0].known) << "nothing is learnt yet";
+  teach();
+  p = predictions_after([&] { outside.pass(std::chrono::milliseconds(400)); });
+  EXPECT_THAT(produced.error().message, HasSubstr("no answer within 400 ms"));
+  EXPECT_NEAR(p[0].ttft_ms, 50, 1);
+  // Nobody could wait.
+  pool.restart();
+  EXPECT_FALSE(producer->produce(*pool.context).ok());
+  pool.restart();
+  pool.context->explain = true;
+  EXPECT_TRUE(producer->produce(*pool.context).ok()) << "an explanation asks nobody";
+}
+
+TEST_F(ExternallyPredicted, WhatWasMeasuredIsReportedAsTheReferenceDoes) {
+  PredictedLatencyProducer::Params params;
+  params.streaming_mode = true;
+  make_external(params);
+  prompt_of(300);
+  pool.set(Signal::kWaitingRequests, 0, 2);
+  serve("r", 30, 20, 4);
+  outside.pass(std::chrono::seconds(1));
+  ASSERT_EQ(outside.posts.size(), 1U);
+  EXPECT_EQ(outside.posts[0].url, "http://trainer:8000/add_training_data_bulk");
+  EXPECT_THAT(outside.posts[0].body,
+              HasSubstr("\"input_token_length\":300,\"num_request_waiting\":2,\"num_request_running\":0,"
+                        "\"num_tokens_generated\":0,"));
+  EXPECT_THAT(outside.posts[0].body, HasSubstr("\"actual_ttft_ms\":30,\"actual_tpot_ms\":0,"));
+  EXPECT_THAT(outside.posts[0].body, HasSubstr("\"actual_ttft_ms\":0,\"actual_tpot_ms\":20,"));
 }
 
 TEST_F(Predicted, AMissedObjectiveHasNegativeHeadroom) {

@@ -1,0 +1,163 @@
+"""The external latency predictor: asked before each decision, never waited for beyond the deadline."""
+import http.server
+import json
+import threading
+
+import httpx
+import pytest
+
+from harness import eventually
+
+CHAT = "/v1/chat/completions"
+CONFIG = """
+plugins:
+- {{type: predicted-latency-producer, parameters: {{predictionServerURL: '{url}', trainingServerURL: '{url}', predictionDeadline: 150ms}}}}
+- {{type: latency-scorer}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {{pluginRef: latency-scorer}}
+"""
+
+
+class Predictor:
+    """Speaks the protocol, or misbehaves as `mode` says. Endpoints with fewer requests waiting are faster."""
+
+    def __init__(self):
+        self.mode, self.bulks, self.samples, self.lock = "good", [], [], threading.Lock()
+        self.released = threading.Event()
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                if self.path == "/add_training_data_bulk":
+                    with outer.lock:
+                        outer.samples += body["entries"]
+                    return self.answer(202, b"{}")
+                assert self.path == "/predict/bulk/strict"
+                with outer.lock:
+                    outer.bulks.append(body["requests"])
+                if outer.mode == "hang":
+                    outer.released.wait(60)
+                    self.close_connection = True
+                elif outer.mode == "garbage":
+                    self.answer(200, b"<html>no predictor here</html>")
+                elif outer.mode == "error":
+                    self.answer(500, b"{}")
+                elif outer.mode == "short":
+                    self.answer(200, b'{"predictions":[]}')
+                elif outer.mode == "break":
+                    self.close_connection = True
+                else:
+                    rows = [{"ttft_ms": 10.0 + row["num_request_waiting"], "tpot_ms": 1.0} for row in body["requests"]]
+                    self.answer(200, json.dumps({"predictions": rows, "total_requests": len(rows)}).encode())
+
+            def answer(self, status, body):
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, *_):
+                pass  # a client that has stopped waiting
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,))
+        self.thread.start()
+        self.stopped = False
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def stop(self):
+        if self.stopped:
+            return
+        self.stopped = True
+        self.released.set()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def predictor():
+    one = Predictor()
+    yield one
+    one.stop()
+
+
+def gateway_of(start, folder, engines, predictor):
+    config = folder / "config.yaml"
+    config.write_text(CONFIG.format(url=predictor.url))
+    return start.gateway("--config-file", config, "--allow-experimental-plugins", model_servers=engines.urls)
+
+
+def ask(gateway, number):
+    answer = gateway.post(CHAT, {"model": "sim-model", "max_tokens": 2,
+                                 "messages": [{"role": "user", "content": f"question {number}"}]},
+                          headers={"x-request-id": f"r{number}"})
+    assert answer.status_code == 200, answer.text
+    return gateway.decision(f"r{number}")
+
+
+def calls(gateway, outcome):
+    return gateway.metric_sum("penstock_latency_predictor_calls_total", outcome=outcome)
+
+
+def test_the_predictor_is_asked_before_each_decision_and_learns_from_the_answers(start, tmp_path, predictor):
+    engines = start.engines(2)
+    gateway = gateway_of(start, tmp_path, engines, predictor)
+    for i in range(5):
+        decision = ask(gateway, i)
+        assert decision["fallback"] == "none"
+    eventually(lambda: calls(gateway, "ok") == 5, 20, "the calls are counted")
+    assert [len(bulk) for bulk in predictor.bulks] == [2] * 5
+    row = predictor.bulks[0][0]
+    assert 0 <= row["kv_cache_percentage"] <= 1 and row["input_token_length"] > 0 and row["num_tokens_generated"] == 1
+    eventually(lambda: len(predictor.samples) == 5, 20, "the samples arrive")
+    assert all(sample["actual_ttft_ms"] > 0 and sample["timestamp"].endswith("Z") for sample in predictor.samples)
+    eventually(lambda: gateway.metric_sum("penstock_latency_training_samples_total", outcome="sent") == 5, 20, "they are counted")
+
+
+@pytest.mark.parametrize("mode, outcome", [("hang", "timeout"), ("garbage", "garbage"), ("short", "garbage"),
+                                           ("error", "status"), ("break", "connect")])
+def test_a_predictor_that_misbehaves_costs_no_request_and_is_a_fallback_with_a_name(start, tmp_path, predictor, mode, outcome):
+    engines = start.engines(2)
+    gateway = gateway_of(start, tmp_path, engines, predictor)
+    predictor.mode = mode
+    for i in range(3):
+        decision = ask(gateway, i)
+        assert decision["fallback"] == "producer_failed"
+    eventually(lambda: calls(gateway, outcome) == 3, 20, "each call is counted")
+    assert gateway.metric_sum("penstock_decision_fallback_total", state="producer_failed") == 3
+    eventually(lambda: gateway.metric_sum("penstock_latency_predictor_up") == 0, 20, "it counts as down")
+    assert len(gateway.program.log_lines("the latency predictor keeps failing, decisions go on without it")) == 1
+    # It recovers, and is asked again.
+    predictor.mode = "good"
+    predictor.released.set()
+    number = iter(range(100, 100000))
+    eventually(lambda: ask(gateway, next(number))["fallback"] == "none", 30, "it is asked again")
+    assert gateway.metric_sum("penstock_latency_predictor_up") == 1
+
+
+def test_a_predictor_that_is_dead_costs_no_request(start, tmp_path, predictor):
+    engines = start.engines(2)
+    predictor.stop()
+    gateway = gateway_of(start, tmp_path, engines, predictor)
+    for i in range(8):
+        decision = ask(gateway, i)
+        assert decision["fallback"] == "producer_failed"
+    assert calls(gateway, "connect") >= 3
+    assert calls(gateway, "connect") + calls(gateway, "down") == 8
+    assert httpx.get(f"{gateway.admin}/readyz", timeout=5).status_code == 200
