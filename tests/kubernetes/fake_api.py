@@ -1,14 +1,12 @@
 """A stand-in for the Kubernetes API where the real one isn't built: what an endpoint picker needs of it, in Python.
 
-FakeCluster has the interface of control_plane.ControlPlane, so that the same tests run on both. It keeps objects,
-serves lists, watches (streaming lists, bookmarks, expiry), writes with conflicts, merge patches, and judges every
-request by the Roles and ClusterRoles that were applied to it. It validates no schemas and fills in no defaults.
+FakeCluster has the interface of control_plane.ControlPlane, so that the same tests run on both: TLS, users by token,
+objects of all namespaces, lists, watches (streaming lists, bookmarks), writes with conflicts, merge patches, reviews. It
+judges every request by the Roles and ClusterRoles that were applied to it; it validates no schemas and fills in no
+defaults. (tests/e2e/kubernetes_api.py is the one for a watch's faults: one namespace, no users, everything breakable.)
 
     cluster.denied       what was refused: [(user, verb, group, resource, namespace)]
-    cluster.used         what was let in, of users other than the admin: the same
-    cluster.end_watches()       watches end in order, as they do every few minutes
-    cluster.forget_history()    watches from an older version get 410, and open ones are told so
-    cluster.stall()/unstall()   watches stay open and say nothing
+    cluster.used         what was let in, of users other than the admin: the same, as a set
 """
 import contextlib
 import http.server
@@ -89,10 +87,10 @@ class FakeCluster(Cluster):
         self.kinds = list(BUILT_IN)
         self.objects = {}  # (group, plural, namespace, name) -> object
         self.history = []  # (version, type, key, object, the object before)
-        self.version, self.oldest = 100, 0
+        self.version = 100
         self.users = {ADMIN_TOKEN: ADMIN}
         self.denied, self.used = [], set()
-        self.watch_epoch, self.stalled, self.server = 0, False, None
+        self.watch_epoch, self.server = 0, None  # watches of an earlier epoch end
 
     # --- as ControlPlane ---
 
@@ -136,27 +134,6 @@ class FakeCluster(Cluster):
             token = str(uuid.uuid4())
             self.users[token] = f"system:serviceaccount:{namespace}:{account}"
         return token
-
-    # --- faults ---
-
-    def end_watches(self):
-        with self.lock:
-            self.watch_epoch += 1
-            self.lock.notify_all()
-
-    def forget_history(self):
-        with self.lock:
-            self.history, self.oldest = [], self.version
-            self.lock.notify_all()
-
-    def stall(self):
-        with self.lock:
-            self.stalled = True
-
-    def unstall(self):
-        with self.lock:
-            self.stalled = False
-            self.lock.notify_all()
 
     # --- who may what ---
 
@@ -367,8 +344,6 @@ class FakeCluster(Cluster):
         def bookmark(version, **annotations):
             meta = {"resourceVersion": str(version), **({"annotations": annotations} if annotations else {})}
             return {"type": "BOOKMARK", "object": {"apiVersion": api_version, "kind": kind[3], "metadata": meta}}
-        expired = {"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                                               "message": "too old resource version", "reason": "Expired", "code": 410}}
         request.begin_stream()
         with self.lock:
             epoch, start = self.watch_epoch, self.version
@@ -385,32 +360,24 @@ class FakeCluster(Cluster):
             request.send_event(event)
         while True:
             with self.lock:
-                def due():
-                    return self.watch_epoch != epoch or (not self.stalled and (self.version > at or at < self.oldest))
-                if not due():
+                if self.watch_epoch == epoch and self.version <= at:
                     self.lock.wait(timeout=max(0.0, ends - time.monotonic()))
                 if self.watch_epoch != epoch:
                     break
                 over = time.monotonic() >= ends
-                if self.stalled and not over:
-                    continue
-                if at < self.oldest:
-                    events = [expired]
-                    over = True
-                else:
-                    events = []
-                    for version, what, key, thing, before in self.history:
-                        if version <= at:
-                            continue
-                        is_in, was_in = matches(key, thing), before is not None and matches(key, before)
-                        if what == "MODIFIED" and is_in != was_in:
-                            # What comes to match is new to this watch, what no longer does is gone.
-                            events.append({"type": "ADDED" if is_in else "DELETED", "object": thing})
-                        elif is_in:
-                            events.append({"type": what, "object": thing})
-                    at = self.version
-                    if over and query.get("allowWatchBookmarks") == "true":
-                        events.append(bookmark(at))
+                events = []
+                for version, what, key, thing, before in self.history:
+                    if version <= at:
+                        continue
+                    is_in, was_in = matches(key, thing), before is not None and matches(key, before)
+                    if what == "MODIFIED" and is_in != was_in:
+                        # What comes to match is new to this watch, what no longer does is gone.
+                        events.append({"type": "ADDED" if is_in else "DELETED", "object": thing})
+                    elif is_in:
+                        events.append({"type": what, "object": thing})
+                at = self.version
+                if over and query.get("allowWatchBookmarks") == "true":
+                    events.append(bookmark(at))
             for event in events:
                 request.send_event(event)
             if over:

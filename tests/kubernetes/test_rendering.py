@@ -90,10 +90,10 @@ def test_the_least_makes_nothing_that_nobody_asked_for(helm):
 
 
 def test_roles_follow_what_the_picker_does(helm):
-    read = {("", "pods", v) for v in ("get", "list", "watch")}
+    read = {("", "pods", v) for v in ("list", "watch")}
     assert shipped.rules(helm.example("minimal", "penstock-standalone")) == read
     pool = shipped.rules(helm.example("minimal"))
-    assert {r for r in pool if r[1] == "inferencepools"} == {("inference.networking.k8s.io", "inferencepools", v) for v in ("get", "list", "watch")}
+    assert {r for r in pool if r[1] == "inferencepools"} == {("inference.networking.k8s.io", "inferencepools", v) for v in ("list", "watch")}
     assert not any(r[0] in ("coordination.k8s.io", "authentication.k8s.io") for r in pool)
     # A leader's lease, by its name.
     election = helm.example("leader-election")

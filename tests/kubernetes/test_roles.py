@@ -34,14 +34,15 @@ def test_it_writes_conditions_and_not_the_objects(account, cluster, group):
     thing = {"apiVersion": f"{group}/v1alpha2", "kind": "InferenceObjective", "metadata": {"name": "a", "namespace": "inference"}}
     cluster.admin.apply({**thing, "spec": {"priority": 1, "poolRef": {"name": "llama"}}})
     condition = {"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    assert account.merge(thing, {"status": {"conditions": [condition]}}, "status")["status"]["conditions"] == [condition]
+    written = account.apply({**thing, "status": {"conditions": [condition]}}, "status")
+    assert written["status"]["conditions"] == [condition]
     with pytest.raises(ApiError) as refused:
-        account.merge(thing, {"spec": {"priority": 9}})
+        account.apply({**thing, "spec": {"priority": 9, "poolRef": {"name": "llama"}}})
     assert refused.value.status == 403
     cluster.admin.delete(thing)
 
 
-def test_it_reports_events(account):
+def test_it_makes_events(account):
     about = {"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "name": "llama", "namespace": "inference"}
     account.create({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "llama.1", "namespace": "inference"}, "type": "Warning",
                     "involvedObject": about, "reason": "InvalidConfiguration", "message": "no such plugin"})
@@ -49,9 +50,9 @@ def test_it_reports_events(account):
 
 def test_it_may_nothing_else(account):
     for verb, group, resource in [("get", "", "secrets"), ("list", "", "secrets"), ("create", "", "pods"), ("delete", "", "pods"),
-                                  ("get", "", "services"), ("update", "inference.networking.k8s.io", "inferencepools"),
+                                  ("get", "", "services"), ("get", "", "pods"), ("update", "inference.networking.k8s.io", "inferencepools"),
                                   ("update", "inference.networking.k8s.io", "inferencepools/status"),
-                                  ("update", "llm-d.ai", "inferenceobjectives"), ("delete", "llm-d.ai", "inferenceobjectives"),
+                                  ("patch", "llm-d.ai", "inferenceobjectives"), ("delete", "llm-d.ai", "inferenceobjectives"),
                                   ("create", "", "pods/exec"), ("get", "coordination.k8s.io", "leases"),
                                   ("create", "authentication.k8s.io", "tokenreviews"), ("patch", "apps", "deployments")]:
         assert not account.may(verb, group, resource, "inference"), f"{verb} {resource}"
