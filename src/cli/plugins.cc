@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "assembly/assembly.h"
+#include "assembly/plugin_notes.h"
 #include "base/spelling.h"
 #include "cli/commands.h"
 #include "scheduling/reference.h"
@@ -46,7 +47,7 @@ int plugins(const std::string& type) {
         (nearest.empty() ? "`penstock plugins` lists them" : "did you mean '" + std::string(nearest) + "'?"));
     return kFailed;
   }
-  std::fputs(scheduling::render_plugin_page(*found).c_str(), stdout);
+  std::fputs(scheduling::render_plugin_page(*found, assembly::notes_of(found->type)).c_str(), stdout);
   return kOk;
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "assembly/assembly.h"
+#include "assembly/plugin_notes.h"
 #include "base/strings.h"
 #include "cli/commands.h"
 #include "config/settings.h"
@@ -50,7 +51,7 @@ std::string plugins_reference() {
   std::vector<PluginDescriptor> all;
   for (const auto table : assembly::builtin_tables()) all.insert(all.end(), table.begin(), table.end());
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.type < b.type; });
-  return scheduling::render_plugin_reference(all);
+  return scheduling::render_plugin_reference(all, &assembly::notes_of);
 }
 
 struct MetricLine {

@@ -41,21 +41,22 @@ std::string_view stability_name(Stability stability) {
   return "";
 }
 
-std::string render_plugin_page(const PluginDescriptor& plugin) {
+std::string render_plugin_page(const PluginDescriptor& plugin, std::string_view notes) {
   std::string out = "## `" + std::string(plugin.type) + "`\n\n" + std::string(plugin.summary) +
                     "\n\nStability: " + status(plugin) + ".\n\n";
+  const std::string below = notes.empty() ? std::string() : "\n" + std::string(notes);
   const std::vector<config::ParamDoc> params =
       plugin.describe == nullptr ? std::vector<config::ParamDoc>() : plugin.describe();
-  if (params.empty()) return out + "Takes no parameters.\n";
+  if (params.empty()) return out + "Takes no parameters.\n" + below;
   out += "| parameter | type | default | unit | meaning |\n|---|---|---|---|---|\n";
   for (const config::ParamDoc& param : params) {
     out += "| " + code(param.name) + " | " + cell(param.type) + " | " + code(param.default_value) + " | " +
            cell(param.unit) + " | " + cell(param.text) + " |\n";
   }
-  return out;
+  return out + below;
 }
 
-std::string render_plugin_reference(std::span<const PluginDescriptor> plugins) {
+std::string render_plugin_reference(std::span<const PluginDescriptor> plugins, NotesOf notes_of) {
   std::vector<const PluginDescriptor*> sorted;
   for (const PluginDescriptor& plugin : plugins) sorted.push_back(&plugin);
   std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->type < b->type; });
@@ -65,7 +66,8 @@ std::string render_plugin_reference(std::span<const PluginDescriptor> plugins) {
     out += "| [`" + std::string(plugin->type) + "`](#" + std::string(plugin->type) + ") | " +
            status(*plugin) + " | " + cell(plugin->summary) + " |\n";
   }
-  for (const PluginDescriptor* plugin : sorted) out += "\n" + render_plugin_page(*plugin);
+  for (const PluginDescriptor* plugin : sorted)
+    out += "\n" + render_plugin_page(*plugin, notes_of(plugin->type));
   return out;
 }
 

@@ -21,20 +21,24 @@ const PluginDescriptor& find(std::string_view type) {
 }
 
 TEST(PluginReferenceTest, PageShowsParametersWithDefaultsAndUnits) {
-  const std::string page = render_plugin_page(find("load-aware-scorer"));
+  const std::string page = render_plugin_page(find("load-aware-scorer"), "score = 1\n");
   EXPECT_THAT(page, HasSubstr("## `load-aware-scorer`"));
   EXPECT_THAT(page, HasSubstr("Stability: beta."));
   EXPECT_THAT(page, HasSubstr("| `threshold` | int | `128` | requests | "));
-  EXPECT_THAT(render_plugin_page(find("queue-scorer")), HasSubstr("Takes no parameters."));
+  EXPECT_THAT(page, testing::EndsWith(" |\n\nscore = 1\n"));
+  EXPECT_THAT(render_plugin_page(find("queue-scorer"), ""), testing::EndsWith("\n\nTakes no parameters.\n"));
+  EXPECT_THAT(render_plugin_page(find("queue-scorer"), "x\n"),
+              testing::EndsWith("Takes no parameters.\n\nx\n"));
 }
 
 TEST(PluginReferenceTest, DeprecatedTypesNameTheirReplacement) {
-  EXPECT_THAT(render_plugin_page(find("by-label")),
+  EXPECT_THAT(render_plugin_page(find("by-label"), ""),
               HasSubstr("Stability: beta, deprecated: use `label-selector-filter`."));
 }
 
 TEST(PluginReferenceTest, ListsEveryRegisteredType) {
-  const std::string text = render_plugin_reference(scheduling_plugins());
+  const std::string text =
+      render_plugin_reference(scheduling_plugins(), [](std::string_view type) { return type; });
   for (const PluginDescriptor& plugin : scheduling_plugins()) {
     EXPECT_THAT(text, HasSubstr("[`" + std::string(plugin.type) + "`]"));
     EXPECT_THAT(text, HasSubstr("\n## `" + std::string(plugin.type) + "`\n"));

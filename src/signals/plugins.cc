@@ -204,7 +204,8 @@ void bind(Binder& b, ExtractorDocument& d) {
   b.node("engineConfigs", d.engines,
          "List of mappings {name, queuedRequestsSpec, runningRequestsSpec, kvUsageSpec, loraSpec, "
          "cacheInfoSpec, cacheBlockSizeLabelName, cacheNumBlocksLabelName, cacheBlockSizeSpec, "
-         "cacheNumBlocksSpec}; one with a built-in engine's name replaces it entirely.");
+         "cacheNumBlocksSpec, customMetrics: [{attributeKey, metricSpec}]}; one with a built-in engine's "
+         "name replaces it entirely.");
 }
 
 // The sink survives a change of policy that leaves the rules as they are.

@@ -129,7 +129,7 @@ void LabelSelectorFilter::bind(config::Binder& b, Params& p) {
   const config::Node* expressions = nullptr;
   b.node("matchLabels", labels, "Label values that must all be there, as an object of strings.");
   b.node("matchExpressions", expressions,
-         "Requirements {key, operator, values}; operator is In, NotIn, Exists or DoesNotExist.");
+         "List of requirements {key, operator, values}; operator is In, NotIn, Exists or DoesNotExist.");
   if (b.describing()) return;
   if (labels != nullptr && !labels->is_null()) read_labels(b, *labels, p);
   if (expressions == nullptr || expressions->is_null()) return;
