@@ -121,6 +121,8 @@ std::set<std::string> used_names(const config::EndpointPickerConfig& config, con
   const config::FlowControlConfig& flow = *config.flow_control;
   used.insert(flow.saturation_detector.value_or(""));
   used.insert(flow.usage_limit_policy_ref);
+  // The queue's defaults, for whatever names none.
+  used.insert({"static-usage-limit-policy", "global-strict-fairness-policy", "fcfs-ordering-policy"});
   const auto band = [&](const config::PriorityBandConfig& b) {
     used.insert(b.fairness_policy_ref);
     used.insert(b.ordering_policy_ref);
@@ -135,8 +137,19 @@ std::set<std::string> used_names(const config::EndpointPickerConfig& config, con
 bool works_unnamed(const Plugin& plugin) {
   return dynamic_cast<const ProfileHandler*>(&plugin) != nullptr ||
          dynamic_cast<const DataProducer*>(&plugin) != nullptr ||
+         dynamic_cast<const RequestHook*>(&plugin) != nullptr ||
+         dynamic_cast<const Screener*>(&plugin) != nullptr ||
+         dynamic_cast<const Admitter*>(&plugin) != nullptr ||
          dynamic_cast<const PreRequest*>(&plugin) != nullptr ||
+         dynamic_cast<const ResponseHook*>(&plugin) != nullptr ||
          dynamic_cast<const EndpointObserver*>(&plugin) != nullptr;
+}
+
+// Plugins of the flow-control queue, which rest with it.
+bool is_of_the_queue(const Plugin& plugin) {
+  return dynamic_cast<const flowcontrol::OrderingPolicy*>(&plugin) != nullptr ||
+         dynamic_cast<const flowcontrol::FairnessPolicy*>(&plugin) != nullptr ||
+         dynamic_cast<const flowcontrol::UsageLimitPolicy*>(&plugin) != nullptr;
 }
 
 void check_profile(const config::SchedulingProfile& profile, const Instances& instances,
@@ -258,7 +271,14 @@ std::vector<std::string> find_useless(const config::EndpointPickerConfig& config
   for (const config::PluginSpec& spec : config.plugins) {
     check_weights(spec, out);
     check_counts(spec, out);
-    if (spec.line == 0 || used.contains(spec.name) || works_unnamed(*instances.find(spec.name))) continue;
+    const Plugin& plugin = *instances.find(spec.name);
+    if (spec.line == 0) continue;
+    if (!flow_control_on && is_of_the_queue(plugin)) {
+      out.push_back(with_line(
+          fmt::format("plugin '{}' rests: the feature gate flowControl is off", spec.name), spec.line));
+      continue;
+    }
+    if (used.contains(spec.name) || works_unnamed(plugin)) continue;
     out.push_back(
         with_line(fmt::format("plugin '{}' is declared but nothing uses it", spec.name), spec.line));
   }

@@ -156,6 +156,20 @@ schedulingProfiles:
   EXPECT_TRUE(a.policy->warnings.empty()) << a.policy->warnings.front();
 }
 
+TEST_F(ValidationTest, PluginsThatWorkUnnamedAreUsedAndThoseOfTheQueueRestWithIt) {
+  options_.allow_experimental = true;
+  const std::string_view text =
+      "plugins:\n- {type: agent-identity}\n- {type: probabilistic-admitter}\n"
+      "- {type: destination-endpoint-served-verifier}\n- {type: queue-scorer}\n"
+      "- {type: static-usage-limit-policy, parameters: {threshold: 0.8}}\n";
+  EXPECT_THAT(
+      assembled(text).policy->warnings,
+      ElementsAre("plugin 'static-usage-limit-policy' rests: the feature gate flowControl is off (line 6)"));
+  options_.flow_control_available = true;
+  EXPECT_THAT(assembled(std::string(text) + "featureGates: [flowControl]\n").policy->warnings,
+              testing::IsEmpty());
+}
+
 TEST_F(ValidationTest, WarnsOfAHandlerWhosePrimaryProfileIsNotDefined) {
   const Assembly a = assembled(R"(
 plugins:
