@@ -54,9 +54,10 @@ Error after(const Error& error, std::string_view context) {
   return Error{error.code, std::string(context) + error.message, error.dropped_reason};
 }
 
-// An error about what the document has at `path`, with its line.
-Error at(const config::EndpointPickerConfig& document, std::string_view path, std::string message) {
-  return invalid_config(config::with_line(std::move(message), document.line_of(path)));
+// An error about what the document has at `path`, with its line; `plugin`: the plugin that is named there.
+Error at(const config::EndpointPickerConfig& document, std::string_view path, std::string message,
+         std::string_view plugin = {}) {
+  return invalid_config(config::with_line(std::move(message), line_of(document, path, plugin)));
 }
 
 // One assembly, step by step in the reference's order.
@@ -208,12 +209,14 @@ class Assembler {
     };
     if (handler == nullptr) return of_profiles("no profile handler configured");
     const size_t wanted = handler->required_profiles();
-    if (wanted == 1 && out_.effective.scheduling_profiles.size() > 1) {
-      return of_profiles("SingleProfileHandler cannot support multiple scheduling profiles");
-    }
-    if (wanted != 0 && wanted != out_.effective.scheduling_profiles.size()) {
-      return of_profiles(fmt::format("profile handler '{}' needs {} scheduling profiles, not {}",
-                                     handler->name(), wanted, out_.effective.scheduling_profiles.size()));
+    const size_t profiles = out_.effective.scheduling_profiles.size();
+    if (wanted != 0 && wanted != profiles) {
+      return of_profiles(
+          handler->type() == "single-profile-handler"
+              ? "SingleProfileHandler cannot support multiple scheduling profiles"
+              : fmt::format("profile handler '{}' runs {} scheduling profile, and there are {}: every "
+                            "request would be refused",
+                            handler->name(), wanted, profiles));
     }
     for (const config::SchedulingProfile& config : out_.effective.scheduling_profiles) {
       if (Status s = build_profile(config); !s.ok()) return s.error().wrap(kContext);
@@ -262,23 +265,26 @@ class Assembler {
     const config::DataLayerConfig& layer = *out_.effective.data_layer;
     for (size_t i = 0; i < layer.sources.size(); ++i) {
       const config::DataSource& config = layer.sources[i];
-      const auto fail = [&](std::string message, const std::string& field) {
-        return at(out_.effective, fmt::format("dataLayer.sources[{}]{}", i, field), std::move(message))
+      const auto fail = [&](std::string message, const std::string& field, std::string_view plugin) {
+        return at(out_.effective, fmt::format("dataLayer.sources[{}]{}", i, field), std::move(message),
+                  plugin)
             .wrap(kContext);
       };
       director::Policy::MetricsSource source;
       source.source = instances_.find_as<signals::MetricsDataSource>(config.plugin_ref);
       if (source.source == nullptr) {
-        return fail(fmt::format("the plugin {} is not a fwkdl.DataSource", config.plugin_ref), "");
+        return fail(fmt::format("the plugin {} is not a fwkdl.DataSource", config.plugin_ref), "",
+                    config.plugin_ref);
       }
       for (size_t j = 0; j < config.extractors.size(); ++j) {
         const std::string& extractor = config.extractors[j];
         const std::string field = fmt::format(".extractors[{}]", j);
         const Plugin* plugin = instances_.find(extractor);
-        if (plugin == nullptr) return fail(fmt::format("the plugin {} is not registered", extractor), field);
+        if (plugin == nullptr)
+          return fail(fmt::format("the plugin {} is not registered", extractor), field, extractor);
         if (dynamic_cast<const signals::CoreMetricsExtractor*>(plugin) == nullptr &&
             dynamic_cast<const signals::PageExtractor*>(plugin) == nullptr) {
-          return fail(fmt::format("the plugin {} is not a fwkdl.Extractor", extractor), field);
+          return fail(fmt::format("the plugin {} is not a fwkdl.Extractor", extractor), field, extractor);
         }
         const bool twice = std::any_of(source.extractors.begin(), source.extractors.end(),
                                        [&](const Plugin* other) { return other->type() == plugin->type(); });
@@ -286,7 +292,7 @@ class Assembler {
           return fail(fmt::format("duplicate extractor type configured for the same source: source={}, "
                                   "extractor type={}",
                                   source.source->typed_name(), plugin->type()),
-                      field);
+                      field, extractor);
         }
         source.extractors.push_back(plugin);
       }
@@ -334,7 +340,7 @@ class Assembler {
       }
       const auto* parser = instances_.find_as<protocol::RequestParser>(name);
       if (parser == nullptr) {
-        return at(out_.effective, path, fmt::format("the plugin \"{}\" is not a parser plugin", name));
+        return at(out_.effective, path, fmt::format("the plugin \"{}\" is not a parser plugin", name), name);
       }
       parsers.push_back(parser);
     }
@@ -351,7 +357,7 @@ class Assembler {
     policy_->saturation = instances_.find_as<SaturationDetector>(name);
     if (policy_->saturation == nullptr) {
       return at(out_.effective, "flowControl.saturationDetector",
-                fmt::format("plugin '{}' is not a fwkfc.SaturationDetector", name));
+                fmt::format("plugin '{}' is not a fwkfc.SaturationDetector", name), name);
     }
     return {};
   }

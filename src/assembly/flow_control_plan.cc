@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "assembly/validation.h"
 #include "base/units.h"
 #include "config/decode.h"
 
@@ -21,9 +22,10 @@ Status fail(std::string message, int line) {
 }
 
 template <typename T>
-Status resolve(const Instances& instances, std::string_view name, std::string_view interface, int line,
-               const T*& out) {
+Status resolve(const config::EndpointPickerConfig& document, const Instances& instances,
+               std::string_view name, std::string_view interface, std::string_view path, const T*& out) {
   const Plugin* plugin = instances.find(name);
+  const int line = line_of(document, fmt::format("flowControl.{}", path), name);
   if (plugin == nullptr) return fail(fmt::format("plugin \"{}\" not found", name), line);
   out = dynamic_cast<const T*>(plugin);
   if (out != nullptr) return {};
@@ -73,13 +75,13 @@ Result<FlowControlPlan::Band> Planner::band(const config::PriorityBandConfig& co
   const auto name_or = [](const std::string& name, std::string_view fallback) {
     return name.empty() ? fallback : std::string_view(name);
   };
-  if (Status s = resolve(instances_, name_or(config.fairness_policy_ref, kFairness), "FairnessPolicy",
-                         line_of(path + ".fairnessPolicyRef"), out.fairness);
+  if (Status s = resolve(document_, instances_, name_or(config.fairness_policy_ref, kFairness),
+                         "FairnessPolicy", path + ".fairnessPolicyRef", out.fairness);
       !s.ok()) {
     return std::move(s).error();
   }
-  if (Status s = resolve(instances_, name_or(config.ordering_policy_ref, kOrdering), "OrderingPolicy",
-                         line_of(path + ".orderingPolicyRef"), out.ordering);
+  if (Status s = resolve(document_, instances_, name_or(config.ordering_policy_ref, kOrdering),
+                         "OrderingPolicy", path + ".orderingPolicyRef", out.ordering);
       !s.ok()) {
     return std::move(s).error();
   }
@@ -148,8 +150,8 @@ Status Planner::bands(FlowControlPlan& plan) const {
 
 Status Planner::usage_limit(FlowControlPlan& plan) const {
   const std::string& name = config_.usage_limit_policy_ref;
-  return resolve(instances_, name.empty() ? kUsageLimit : std::string_view(name), "UsageLimitPolicy",
-                 line_of("usageLimitPolicyPluginRef"), plan.usage_limit);
+  return resolve(document_, instances_, name.empty() ? kUsageLimit : std::string_view(name),
+                 "UsageLimitPolicy", "usageLimitPolicyPluginRef", plan.usage_limit);
 }
 
 }  // namespace

@@ -238,6 +238,13 @@ Result<std::vector<size_t>> creation_order(const config::EndpointPickerConfig& c
   return order;
 }
 
+int line_of(const config::EndpointPickerConfig& config, std::string_view path, std::string_view plugin) {
+  if (const int line = config.line_of(path); line != 0) return line;
+  const auto found = std::find_if(config.plugins.begin(), config.plugins.end(),
+                                  [&](const config::PluginSpec& spec) { return spec.name == plugin; });
+  return found == config.plugins.end() ? 0 : found->line;
+}
+
 Status validate_references(const config::EndpointPickerConfig& config, const Instances& instances) {
   if (Status s = validate_profiles(config, instances); !s.ok()) {
     return s.error().wrap("scheduling profile validation failed");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "assembly/instances.h"
@@ -8,6 +9,10 @@
 #include "config/endpoint_picker_config.h"
 
 namespace penstock::assembly {
+
+// The line of what names a plugin; where a default does, of the plugin that has the default's name. 0:
+// neither is in the document.
+int line_of(const config::EndpointPickerConfig& config, std::string_view path, std::string_view plugin);
 
 // Before anything is created: types are given and registered, names are unique.
 Status validate_plugins(const config::EndpointPickerConfig& config, const Instances& instances);

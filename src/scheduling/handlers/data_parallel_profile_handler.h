@@ -25,6 +25,7 @@ class DataParallelProfileHandler final : public ProfileHandler, public PreReques
   Result<SchedulingResult> process(SchedulingContext& ctx, std::span<const std::string> profile_names,
                                    std::span<const ProfileResult* const> results) const override;
   Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override;
+  size_t required_profiles() const override { return 1; }
 
  private:
   uint16_t primary_port_;
