@@ -11,8 +11,9 @@ namespace penstock::director {
 
 namespace {
 
-// Names that clients choose are kept so far and no further.
+// Names that clients choose are kept so far and no further, and so are errors, which may quote them.
 constexpr size_t kMaxTextBytes = 256;
+constexpr size_t kMaxErrorBytes = 1024;
 
 template <typename T, typename Fix>
 std::span<const T> copy_items(std::span<const T> items, Arena& arena, Fix&& fix) {
@@ -223,7 +224,7 @@ DecisionLog::Handle DecisionLog::begin(size_t shard_index, const DecisionRecord&
   entry.arena.reset(8 * 1024);
   entry.sequence = sequence;
   entry.record = copy_record(record, entry.arena);
-  entry.error = entry.arena.copy(error);
+  entry.error = entry.arena.copy(error.substr(0, kMaxErrorBytes));
   entry.outcome.reset();
   // Entries have left the caches by the time that the ring comes round to them: what the next two decisions
   // write to is asked for now. The entry first, for it knows where its copies lie: from the id on.

@@ -66,6 +66,17 @@ TEST(DecisionLog, ForgetsTheOldestAndListsTheNewestFirst) {
   EXPECT_EQ(log.list_json(1).find("\"r2\""), std::string::npos);
 }
 
+TEST(DecisionLog, KeepsABoundedPartOfWhatClientsSend) {
+  DecisionLog log({1, 4});
+  const std::string huge(1 << 20, 'x');
+  DecisionRecord record = record_of("r1", second(1));
+  record.identity = record.fairness_id = record.incoming_model = record.target_model = huge;
+  log.begin(0, record, huge);
+  const auto json = log.find_json("r1");
+  ASSERT_TRUE(json);
+  EXPECT_LT(json->size(), 4096U);
+}
+
 TEST(DecisionLog, IsListedWholeWhileLoopsGoOnWritingIt) {
   DecisionLog log({2, 2048});
   std::atomic<bool> stop{false};

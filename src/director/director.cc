@@ -20,6 +20,8 @@ namespace {
 
 // A long prompt's tokens fit, so that serving it again asks the heap for nothing.
 constexpr size_t kKeptArenaBytes = 512 * 1024;
+// Of an id that a client made up, in a message.
+constexpr size_t kMaxIdShown = 64;
 
 // The signals every engine must have.
 constexpr std::array<Signal, 3> kRequiredSignals{Signal::kWaitingRequests, Signal::kRunningRequests,
@@ -427,7 +429,7 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   if (!request.parsed.replica_state_id.empty() && pool.endpoints.size() > 1) {
     return Error{ErrorCode::kNotImplemented,
                  "the request continues state that only the replica which made it has (" +
-                     std::string(request.parsed.replica_state_id) +
+                     std::string(request.parsed.replica_state_id.substr(0, kMaxIdShown)) +
                      "); send the whole input instead of previous_response_id or conversation"};
   }
 

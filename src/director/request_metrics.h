@@ -86,6 +86,8 @@ struct RequestSeries {
 // thread-safe.
 class SeriesCache {
  public:
+  static constexpr size_t kMaxCached = 4096;  // label sets beyond it share the series "other"
+
   explicit SeriesCache(RequestMetrics& metrics) : metrics_(metrics) {}
   const RequestSeries& find(std::string_view model, std::string_view target, std::string_view fairness_id,
                             int priority);
@@ -93,8 +95,6 @@ class SeriesCache {
   telemetry::Counter& attempt(std::string_view target, const Endpoint& endpoint);
 
  private:
-  static constexpr size_t kMaxCached = 4096;  // label sets beyond it share the series "other"
-
   struct Attempt {
     std::string target;
     std::string endpoint_id;

@@ -261,5 +261,20 @@ TEST_F(PdDecider, SplitsWhereEnoughIsNotCached) {
               HasSubstr("nonCachedTokens parameter of prefix disaggregation decider cannot be negative"));
 }
 
+TEST(DisaggCountersTest, ModelsBeyondAHundredCountTogether) {
+  telemetry::MetricRegistry metrics;
+  const DisaggCounters counters(metrics, "handler", "disagg-profile-handler", false);
+  TestPool pool{1};
+  for (int i = 0; i < 150; ++i) {
+    const std::string model = "m" + std::to_string(i);
+    pool.request.target_model = model;
+    counters.count(*pool.context, false, true);
+  }
+  EXPECT_THAT(metrics.render(),
+              HasSubstr("llm_d_epp_disagg_decision_total{plugin_name=\"handler\",plugin_type="
+                        "\"disagg-profile-handler\",model_name=\"other\",decision_type="
+                        "\"prefill-decode\"} 50\n"));
+}
+
 }  // namespace
 }  // namespace penstock::scheduling
