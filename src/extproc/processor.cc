@@ -328,7 +328,8 @@ void Processor::read_fields() {
   }
   if (path_.empty()) path_ = original;
   if (path_.empty()) path_ = forwarded;
-  if (path_.empty()) path_ = kDefaultPath;
+  // Headers above the limit are not read at all.
+  if (path_.empty() && !d.fields.empty()) path_ = kDefaultPath;
   path_ = path_.substr(0, path_.find('?'));
   request_id_ = core_.options.trust_request_id ? director::usable_request_id(id) : std::string_view();
   made_id_ = request_id_.empty();

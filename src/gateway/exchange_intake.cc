@@ -116,14 +116,7 @@ Exchange::Target Exchange::find_target() {
       all_pools_ = true;
       return Target::kModels;
     }
-    if (!query.model.empty()) {
-      return refuse(ErrorCode::kNotFound,
-                    "no route matches the request: the model `" + std::string(query.model) +
-                        "` does not exist behind " + std::string(head.path),
-                    "no_route");
-    }
-    return refuse(ErrorCode::kNotFound,
-                  "no route matches " + std::string(head.method) + " " + std::string(head.path), "no_route");
+    return refuse(ErrorCode::kNotFound, no_route_text(query), "no_route");
   }
   const RouteBackend* backend = rule_->choose(part_.random);
   if (backend == nullptr) {

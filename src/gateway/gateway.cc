@@ -4,6 +4,7 @@
 
 #include <array>
 #include <mutex>
+#include <optional>
 #include <random>
 
 #include "assembly/http2_metrics.h"
@@ -269,7 +270,7 @@ Result<std::string> Gateway::explain(const ExplainRequest& request) {
   const size_t question = target.find('?');
 
   std::unique_ptr<ExchangeState> state = part->take();
-  Result<std::string> result = Error{ErrorCode::kNotFound, "no route matches the request"};
+  Result<std::string> result = Error{ErrorCode::kNotFound, "there are no routes yet"};
   size_t chosen = part->pools.size();
   if (!request.pool.empty()) {
     for (size_t i = 0; i < part->pools.size(); ++i) {
@@ -280,6 +281,7 @@ Result<std::string> Gateway::explain(const ExplainRequest& request) {
     }
   } else if (const auto routes = part->routes.current(); routes != nullptr) {
     RouteQuery query;
+    std::optional<Error> unreadable;
     query.port = impl_->listeners.empty() ? uint16_t{0} : impl_->listeners[0].state->route_port;
     query.host = authority;
     query.method = request.method;
@@ -289,9 +291,18 @@ Result<std::string> Gateway::explain(const ExplainRequest& request) {
     if (impl_->core.parsers->claims(query.path)) {
       auto parsed =
           impl_->core.parsers->find(query.path)->parse(query.path, fields, body, state->request.arena);
-      if (parsed.ok()) query.model = parsed->model;
+      if (parsed.ok()) {
+        query.model = parsed->model;
+      } else if (routes->needs_model(query.port, query.host)) {
+        unreadable = protocol::unreadable_body(std::move(parsed).error(), fields);
+      }
     }
-    const RouteRule* rule = routes->match(query);
+    const RouteRule* rule = unreadable ? nullptr : routes->match(query);
+    if (unreadable) {
+      result = *std::move(unreadable);
+    } else if (rule == nullptr) {
+      result = Error{ErrorCode::kNotFound, no_route_text(query)};
+    }
     const RouteBackend* backend = rule == nullptr ? nullptr : rule->choose(part->random);
     if (backend != nullptr && backend->kind == RouteBackend::Kind::kPool) {
       chosen = backend->index;

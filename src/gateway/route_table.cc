@@ -382,4 +382,12 @@ bool RouteTable::needs_model(uint16_t port, std::string_view authority) const {
   return listener != nullptr && listener->needs_model;
 }
 
+std::string no_route_text(const RouteQuery& query) {
+  if (!query.model.empty()) {
+    return "no route matches the request: the model `" + std::string(query.model) +
+           "` does not exist behind " + std::string(query.path);
+  }
+  return "no route matches " + std::string(query.method) + " " + std::string(query.path);
+}
+
 }  // namespace penstock::gateway

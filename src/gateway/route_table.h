@@ -52,6 +52,9 @@ struct RouteQuery {
   std::string_view model;  // of the body; stands for kModelNameHeader
 };
 
+// What a client is told whose request no route matches.
+std::string no_route_text(const RouteQuery& query);
+
 // The routes of all listeners, compiled from manifests: hostname, path, header, query and method matches
 // with the Gateway API's precedence (https://gateway-api.sigs.k8s.io/reference/spec/, HTTPRouteRule).
 // Regular expressions (ECMAScript, whole value) rank with prefixes of length 0 and are tried on values of

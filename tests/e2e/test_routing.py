@@ -248,7 +248,10 @@ endpoints:
     unrouted.write_text('{"model": "gemma", "messages": [{"role": "user", "content": "hi"}]}')
     out = subprocess.run([PENSTOCK, "explain", "--admin", gateway.admin, "--body", unrouted],
                          capture_output=True, text=True, timeout=20)
-    assert (out.returncode, out.stderr) == (1, "penstock: refused: no route matches the request\n")
+    assert (out.returncode, out.stderr) == (1, "penstock: refused: no route matches the request: the model `gemma` does not exist behind /v1/chat/completions\n")
+    unrouted.write_text('{"model": "gemma", ')
+    out = subprocess.run([PENSTOCK, "explain", "--admin", gateway.admin, "--body", unrouted], capture_output=True, text=True, timeout=60)
+    assert out.returncode == 1 and "unexpected end of JSON input" in out.stderr
 
 
 def test_check_prints_the_effective_configuration_of_the_seed(tmp_path):
