@@ -30,7 +30,8 @@ constexpr std::string_view kIndex =
     "  POST /debug/explain?path=<path>   where the body would go, without sending it\n"
     "  GET  /debug/plugins/state         state of the plugins\n"
     "  GET  /debug/endpoints             state and health of each endpoint\n"
-    "  GET  /debug/config                effective configuration of each pool\n";
+    "  GET  /debug/config                effective configuration of each pool\n"
+    "  POST /debug/rollback[?pool=NAME]  back to the pool's former configuration; from this machine only\n";
 
 struct Page {
   int status = 200;
@@ -80,6 +81,12 @@ Page get_page(const AdminPages& pages, const io::RequestHead& request) {
   return {404, kText, std::string(kIndex)};
 }
 
+// Whoever may read pages may not change the process: the address may be open to a network.
+bool on_this_machine(const io::SocketAddress& peer) {
+  const std::string ip = peer.ip();
+  return ip == "::1" || ip.starts_with("127.") || ip.starts_with("::ffff:127.");
+}
+
 int status_of(const Error& error) {
   switch (error.code) {
     case ErrorCode::kBadRequest:
@@ -114,6 +121,28 @@ io::Task<void> answer(const AdminPages& pages, io::HttpExchange& exchange) {
     Result<std::string> result = pages.explain(explain);
     const Page page = result.ok() ? Page{200, kJson, *result}
                                   : error_page(status_of(result.error()), result.error().message);
+    (void)co_await exchange.respond(page.status, page.content_type, page.body);
+    co_return;
+  }
+  if (request.path == "/debug/rollback") {
+    Page page;
+    if (request.method != "POST") {
+      page = error_page(405, "POST /debug/rollback changes the configuration in force");
+    } else if (!on_this_machine(exchange.connection().peer)) {
+      page = error_page(403, "a rollback is taken from this machine only");
+    } else {
+      const auto roll = [&pages, pool = query_value(request.query, "pool").value_or("")] {
+        return pages.rollback(pool);
+      };
+      auto done = co_await io::run_blocking(exchange.loop(), roll, Duration(0), exchange.cancel_token());
+      if (!done.ok()) {
+        page = error_page(503, done.error().message);
+      } else if (!done->ok()) {
+        page = error_page(status_of(done->error()), done->error().message);
+      } else {
+        page.body = std::move(**done);
+      }
+    }
     (void)co_await exchange.respond(page.status, page.content_type, page.body);
     co_return;
   }

@@ -22,8 +22,8 @@ struct ExplainRequest {
   std::span<const char> body;  // io::kBodyPadding readable bytes follow
 };
 
-// Where the pages come from. Each function is called on the admin's loop (`metrics` on a thread for blocking
-// work), must not block for long, and outlives the server.
+// Where the pages come from. Each function is called on the admin's loop (`metrics` and `rollback` on a
+// thread for blocking work), must not block for long, and outlives the server.
 struct AdminPages {
   std::function<std::string()> metrics;                // Prometheus text
   std::function<bool()> ready;                         // false while starting or draining
@@ -34,6 +34,8 @@ struct AdminPages {
   std::function<std::string()> plugin_states;                         // JSON
   std::function<std::string()> endpoints;                             // JSON: states and health
   std::function<std::string()> configuration;                         // effective configurations, text
+  // "": the only pool. JSON that says the new epoch. On a thread for blocking work.
+  std::function<Result<std::string>(std::string_view pool)> rollback;
 };
 
 // The operator's door: /metrics, /healthz, /readyz, /debug/*. On an address of its own; nothing

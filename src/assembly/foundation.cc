@@ -6,6 +6,7 @@
 
 #include "assembly/pool_pages.h"
 #include "assembly/tracing_setup.h"
+#include "base/strings.h"
 #include "telemetry/log.h"
 
 namespace penstock::assembly {
@@ -73,6 +74,7 @@ void Foundation::set_rules(PoolRuntime& pool) const {
 }
 
 Status Foundation::start_pools() {
+  const std::lock_guard lock(changes);
   for (const auto& pool : pools) {
     if (Status status = pool->start(); !status.ok()) {
       return status.error().wrap("pool " + pool->pool().ns + "/" + pool->pool().name);
@@ -81,7 +83,29 @@ Status Foundation::start_pools() {
   return {};
 }
 
+Result<std::string> Foundation::rollback(std::string_view name) {
+  const std::lock_guard lock(changes);
+  if (stopped_) return Error{ErrorCode::kServiceUnavailable, "the process ends"};
+  PoolRuntime* found = nullptr;
+  std::string there_are;
+  for (const auto& pool : pools) {
+    const std::string full = fmt::format("{}/{}", pool->pool().ns, pool->pool().name);
+    if (name == full || name == pool->pool().name || (name.empty() && pools.size() == 1)) found = pool.get();
+    there_are += (there_are.empty() ? "" : ", ") + full;
+  }
+  if (found == nullptr) {
+    return Error{ErrorCode::kNotFound,
+                 name.empty() ? fmt::format("which pool? There are {}", there_are)
+                              : fmt::format("there is no pool '{}'; there are {}", name, there_are)};
+  }
+  if (Status status = found->rollback(); !status.ok()) return status.error();
+  return fmt::format("{{\"pool\":{},\"policy_epoch\":{}}}\n",
+                     json_quote(found->pool().ns + "/" + found->pool().name), found->policy()->epoch);
+}
+
 void Foundation::stop_pools() {
+  const std::lock_guard lock(changes);
+  stopped_ = true;
   for (const auto& pool : pools) pool->stop();
   loops->stop();
 }

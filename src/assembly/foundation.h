@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,7 +28,8 @@ Result<config::Manifests> read_manifests(const std::string& path);
 // log, traces, manifests. The front door is made on it and destroyed between stop_pools() and release().
 //
 // Life: construct, start_tracing(), fill `manifests`, add_pool(); loops->start(), start_pools(); stop_pools()
-// ends the loops, release() the rest. All from one thread, which runs none of the loops; pages from any.
+// ends the loops, release() the rest. All from one thread, which runs none of the loops; pages and rollback()
+// from any.
 class Foundation {
  public:
   // `loops` 0: one per core.
@@ -52,7 +54,12 @@ class Foundation {
   std::string plugin_states_json() const;
   std::string endpoints_json() const;
   std::string configuration_text() const;
+  // Rolls one pool's picker configuration back, "name" or "namespace/name"; "": the only one there is. JSON
+  // {"pool","policy_epoch"}. Not from a loop.
+  Result<std::string> rollback(std::string_view pool);
 
+  // Held by whoever changes pools once they run: a reload, a rollback, their end.
+  std::mutex changes;
   SystemClock clock;
   telemetry::MetricRegistry metrics;
   std::unique_ptr<io::LoopGroup> loops;
@@ -68,6 +75,7 @@ class Foundation {
 
  private:
   int64_t decisions_;
+  bool stopped_ = false;  // under `changes`
 };
 
 // A reload, part by part: each one that fails keeps its former state and is in the log.

@@ -87,8 +87,11 @@ Result<std::unique_ptr<PoolRuntime>> PoolRuntime::create(const SharedKnowledge& 
   runtime->pool_.rules.publish(std::make_shared<const director::PoolRules>());
   runtime->configure_health();
 
-  auto assembly = runtime->assemble_policy(runtime->spec_, 1);
+  auto document = read_document(runtime->spec_.settings);
+  if (!document.ok()) return std::move(document).error();
+  auto assembly = runtime->assemble_policy(*document, runtime->spec_.settings, 1);
   if (!assembly.ok()) return std::move(assembly).error();
+  runtime->document_ = std::move(*document);
   const std::optional<config::DataLayerConfig> data_layer = assembly->effective.data_layer;
   if (Status status = runtime->publish(std::move(*assembly)); !status.ok()) return status.error();
   const std::shared_ptr<const director::Policy> policy = runtime->policy();
@@ -133,33 +136,39 @@ PoolRuntime::~PoolRuntime() {
   stop();
 }
 
-Result<Assembly> PoolRuntime::assemble_policy(const PoolSpec& spec, uint64_t epoch) {
-  const config::PoolSettings& settings = spec.settings;
+Result<PoolRuntime::Document> PoolRuntime::read_document(const config::PoolSettings& settings) {
+  Document document;
+  document.allow_experimental = settings.allow_experimental_plugins;
+  if (settings.config_inline) {
+    document.inline_node = settings.config_inline;
+    document.source = "config";
+    return document;
+  }
+  document.source = settings.config_file.empty() ? "built-in configuration" : settings.config_file;
+  if (settings.config_file.empty()) return document;
+  auto loaded = config::load_config_text(settings.config_file);
+  if (!loaded.ok()) return loaded.error().wrap(fmt::format("pool {}/{}", settings.ns, settings.name));
+  document.text = std::move(*loaded);
+  return document;
+}
+
+Result<Assembly> PoolRuntime::assemble_policy(const Document& document, const config::PoolSettings& settings,
+                                              uint64_t epoch) {
   AssemblyOptions options{.tables = builtin_tables(),
                           .metrics = shared_.metrics,
                           .clock = shared_.clock,
                           .loops = shared_.loops.size(),
-                          .allow_experimental = settings.allow_experimental_plugins,
+                          .allow_experimental = document.allow_experimental,
                           .scrape_interval = settings.metrics.interval,
                           .staleness = settings.metrics.staleness,
                           .epoch = epoch,
                           .warm = &warm_,
                           .outside = shared_.outside};
-  const std::string pool = fmt::format("pool {}/{}", settings.ns, settings.name);
-  if (settings.config_inline) {
-    auto assembly = assemble(*settings.config_inline, options);
-    if (!assembly.ok()) return assembly.error().wrap(pool + ": config");
-    return assembly;
+  auto assembly = document.inline_node ? assemble(*document.inline_node, options)
+                                       : assemble(document.text, document.source, options);
+  if (!assembly.ok()) {
+    return assembly.error().wrap(fmt::format("pool {}/{}: {}", settings.ns, settings.name, document.source));
   }
-  std::string text;
-  if (!settings.config_file.empty()) {
-    auto loaded = config::load_config_text(settings.config_file);
-    if (!loaded.ok()) return loaded.error().wrap(pool);
-    text = std::move(*loaded);
-  }
-  const std::string source = settings.config_file.empty() ? "built-in configuration" : settings.config_file;
-  auto assembly = assemble(text, source, options);
-  if (!assembly.ok()) return assembly.error().wrap(fmt::format("{}: {}", pool, source));
   return assembly;
 }
 
@@ -320,9 +329,29 @@ void PoolRuntime::stop() {
 }
 
 Status PoolRuntime::reload(PoolSpec spec) {
-  auto assembly = assemble_policy(spec, epoch_ + 1);
+  auto document = read_document(spec.settings);
+  if (!document.ok()) return std::move(document).error();
+  auto assembly = assemble_policy(*document, spec.settings, epoch_ + 1);
   if (!assembly.ok()) return std::move(assembly).error();
   if (Status status = engine_tls_->reload(); !status.ok()) return status;
+  return take(std::move(spec), std::move(*document), std::move(*assembly));
+}
+
+Status PoolRuntime::rollback() {
+  if (!former_) {
+    return Error{ErrorCode::kNotFound,
+                 fmt::format("pool {}/{} has had no other configuration", pool_.ns, pool_.name)};
+  }
+  auto assembly = assemble_policy(*former_, spec_.settings, epoch_ + 1);
+  if (!assembly.ok()) return std::move(assembly).error();
+  const uint64_t was = epoch_;
+  if (Status status = take(spec_, *former_, std::move(*assembly)); !status.ok()) return status;
+  telemetry::log_warn("rolled back to the former configuration; the next reload takes what the files say",
+                      {{"pool", pool_.name}, {"was", was}, {"policy_epoch", epoch_}});
+  return {};
+}
+
+Status PoolRuntime::take(PoolSpec spec, Document document, Assembly assembly) {
   const PoolSpec former = std::exchange(spec_, std::move(spec));
   // Where endpoints come from is part of a pool's identity: it stays as it was started.
   if (!(spec_.settings.discovery == former.settings.discovery)) {
@@ -331,7 +360,7 @@ Status PoolRuntime::reload(PoolSpec spec) {
   }
   spec_.settings.discovery = former.settings.discovery;
   configure_health();
-  ScrapePlan plan = scrape_plan(*assembly->policy);
+  ScrapePlan plan = scrape_plan(*assembly.policy);
   if (scraper_ && plan.engines) {
     if (Status status = scraper_->configure(std::move(*plan.engines), std::move(plan.main)); !status.ok()) {
       spec_ = former;
@@ -348,11 +377,12 @@ Status PoolRuntime::reload(PoolSpec spec) {
     listen_for_extra_scrapers();
   }
   // A policy that would be the same stays, with what its plugins have learnt.
-  const bool same = assembly->policy->effective_config == policy()->effective_config &&
+  const bool same = assembly.policy->effective_config == policy()->effective_config &&
                     spec_.settings.metrics.interval == former.settings.metrics.interval &&
                     spec_.settings.metrics.staleness == former.settings.metrics.staleness;
   if (!same) {
-    if (Status status = publish(std::move(*assembly)); !status.ok()) return status;
+    if (Status status = publish(std::move(assembly)); !status.ok()) return status;
+    former_ = std::exchange(document_, std::move(document));
   }
   if (spec_.selector != former.selector || spec_.target_ports != former.target_ports) {
     for (const std::string& problem : members_.reconfigure(spec_.selector, spec_.target_ports)) {

@@ -53,7 +53,8 @@ std::shared_ptr<const director::PoolRules> pool_rules(const config::Manifests& m
 // One running pool: its policy, its members from every discovery source, their signals by scraping. Makes
 // what a front door needs to decide (`pool()`, `members()`); knows nothing of front doors.
 //
-// Life: create(), start() with the loops running, stop() before they end. reload() from any one thread.
+// Life: create(), start() with the loops running, stop() before they end. reload() and rollback() one at a
+// time.
 class PoolRuntime final : private discovery::EndpointListener {
  public:
   // Assembles the policy and checks everything that can be checked without the network. `decisions`: size
@@ -72,6 +73,9 @@ class PoolRuntime final : private discovery::EndpointListener {
   // ports, credentials and scrape settings. All or nothing: on error everything stays as it was. Sources of
   // discovery themselves don't change.
   Status reload(PoolSpec spec);
+  // Takes the picker configuration that was in force before the one that is, as a new policy epoch; once more
+  // leads forward again. The next reload takes what the files say. kNotFound: there was no other.
+  Status rollback();
   // Reads the files of discovery again and asks DNS. On error that source's last good set stays.
   Status refresh_discovery();
   void set_rules(std::shared_ptr<const director::PoolRules> rules);
@@ -93,7 +97,18 @@ class PoolRuntime final : private discovery::EndpointListener {
  private:
   PoolRuntime(const SharedKnowledge& shared, PoolSpec spec, int64_t decisions);
 
-  Result<Assembly> assemble_policy(const PoolSpec& spec, uint64_t epoch);
+  // A picker configuration as it was read, with what it needs to be assembled again.
+  struct Document {
+    std::optional<config::Node> inline_node;  // else `text`
+    std::string text;
+    std::string source;
+    bool allow_experimental = false;
+  };
+  static Result<Document> read_document(const config::PoolSettings& settings);
+  Result<Assembly> assemble_policy(const Document& document, const config::PoolSettings& settings,
+                                   uint64_t epoch);
+  // Makes new settings and a policy made for them the pool's. On error everything stays as it was.
+  Status take(PoolSpec spec, Document document, Assembly assembly);
   Status publish(Assembly assembly);
   void configure_health();
   Status make_scraper(const director::Policy& policy);
@@ -116,7 +131,9 @@ class PoolRuntime final : private discovery::EndpointListener {
   void endpoint_removed(const std::shared_ptr<const Endpoint>& endpoint) override;
 
   SharedKnowledge shared_;
-  PoolSpec spec_;  // written by reload(): other threads use pool_.name
+  PoolSpec spec_;                   // written by reload(): other threads use pool_.name
+  Document document_;               // of the policy in force
+  std::optional<Document> former_;  // of the one before it
   uint64_t epoch_ = 0;
   WarmState warm_;  // what the pool's plugins learned, across policy epochs
   std::shared_ptr<io::TlsClientContext> engine_tls_;

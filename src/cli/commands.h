@@ -21,6 +21,7 @@ void add_epp(CLI::App& app, int& exit_code);
 void add_sim(CLI::App& app, int& exit_code);
 void add_check(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
+void add_rollback(CLI::App& app, int& exit_code);
 void add_plugins(CLI::App& app, int& exit_code);
 void add_reference(CLI::App& app, int& exit_code);
 void add_version(CLI::App& app, int& exit_code);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "cli/admin_client.h"
 #include "cli/commands.h"
 #include "config/files.h"
 #include "io/http_client.h"
@@ -20,7 +21,7 @@ namespace {
 constexpr size_t kMaxBodyBytes = 64 << 20;  // as the admin page takes
 
 struct ExplainFlags {
-  std::string admin = "http://127.0.0.1:9090";
+  std::string admin{kDefaultAdminUrl};
   std::string body_file;
   std::string path = "/v1/chat/completions";
   std::vector<std::string> headers;
@@ -157,30 +158,6 @@ std::string render(const Json& decision) {
   return out;
 }
 
-// Why the admin page explains nothing, which it tells as {"error":{"message": ...}} and no more. Empty: the
-// answer is somebody else's.
-std::string reason_of(const Json& page) {
-  const Json error = page.is_object() ? page.value("error", Json()) : Json();
-  return error.is_object() && error.size() == 1 ? text_of(error, "message") : "";
-}
-
-std::string percent_encode(std::string_view text) {
-  static constexpr char kHex[] = "0123456789ABCDEF";
-  std::string out;
-  for (const char c : text) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       c == '/' || c == '-' || c == '_' || c == '.' || c == '~';
-    if (plain) {
-      out += c;
-    } else {
-      out += '%';
-      out += kHex[static_cast<unsigned char>(c) >> 4U];
-      out += kHex[static_cast<unsigned char>(c) & 0xFU];
-    }
-  }
-  return out;
-}
-
 int explain(const ExplainFlags& flags) {
   if (!flags.path.starts_with('/')) {
     complain("--path '" + flags.path + "' does not begin with '/'");
@@ -203,9 +180,7 @@ int explain(const ExplainFlags& flags) {
   }
   std::vector<io::HeaderField> fields;
   for (const auto& [name, value] : owned) fields.push_back({name, value});
-  std::string base = flags.admin;
-  if (base.find("://") == std::string::npos) base = "http://" + base;
-  while (base.ends_with('/')) base.pop_back();
+  const std::string base = admin_base(flags.admin);
   const std::string url = base + "/debug/explain?path=" + percent_encode(flags.path);
   const auto answer = io::http_request_blocking("POST", url, *body, fields);
   if (!answer.ok()) {
@@ -215,7 +190,7 @@ int explain(const ExplainFlags& flags) {
   const bool answered = answer->status == 200;
   const Json page = Json::parse(answer->body, nullptr, false);
   const Json decision = answered ? page : Json();
-  if (const std::string why = answered ? std::string() : reason_of(page); !why.empty()) {
+  if (const std::string why = answered ? std::string() : reason_of(answer->body); !why.empty()) {
     complain("refused: " + why);
   } else if (!answered) {
     complain(fmt::format("{} answered {}{}\n{}", url, answer->status,

@@ -132,6 +132,7 @@ int run(int argc, char** argv) {
   add_sim(app, exit_code);
   add_check(app, exit_code);
   add_explain(app, exit_code);
+  add_rollback(app, exit_code);
   add_plugins(app, exit_code);
   add_reference(app, exit_code);
   add_version(app, exit_code);

@@ -180,7 +180,15 @@ void EppRuntime::update_health() {
   health_.set(inputs);
 }
 
+Result<std::string> EppRuntime::rollback(std::string_view pool_name) {
+  auto result = base_->rollback(pool_name);
+  const std::lock_guard lock(base_->changes);
+  update_health();
+  return result;
+}
+
 Status EppRuntime::reload(EppOptions options) {
+  const std::lock_guard lock(base_->changes);
   assembly::Reload reload;
   auto manifests = assembly::read_manifests(options.manifests);
   if (reload.note(manifests.ok() ? Status() : Status(manifests.error()), "manifests")) {
@@ -209,6 +217,7 @@ Status EppRuntime::reload(EppOptions options) {
 
 void EppRuntime::begin_drain() {
   draining_ = true;
+  const std::lock_guard lock(base_->changes);
   update_health();
 }
 

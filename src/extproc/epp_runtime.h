@@ -80,6 +80,7 @@ class EppRuntime {
   std::string plugin_states_json() const;
   std::string endpoints_json() const { return base_->endpoints_json(); }
   std::string configuration_text() const { return base_->configuration_text(); }
+  Result<std::string> rollback(std::string_view pool);
   Result<std::string> explain(Door::ExplainRequest request) const;
   telemetry::MetricRegistry& metrics() { return base_->metrics; }
   // After start(): what was bound.

@@ -244,6 +244,7 @@ Status ServeRuntime::listen_all() {
 }
 
 Status ServeRuntime::reload(ServeOptions options) {
+  const std::lock_guard lock(base_->changes);
   assembly::Reload reload;
   for (const std::string& warning : options.settings.warnings) telemetry::log_warn(warning);
   auto manifests = assembly::read_manifests(options.settings.manifests);

@@ -208,6 +208,52 @@ def test_generated_references_are_up_to_date():
         assert (root / "docs" / "reference" / f"{name}.md").read_text() == out.stdout, f"run: penstock reference {name} > docs/reference/{name}.md"
 
 
+def rollback(gateway, *flags):
+    out = subprocess.run([PENSTOCK, "rollback", "--admin", gateway.admin, *flags], capture_output=True, text=True, timeout=60)
+    return out.returncode, out.stdout + out.stderr
+
+
+def test_a_rollback_takes_the_former_configuration_until_the_files_are_read_again(start, tmp_path):
+    config = tmp_path / "picker.yaml"
+    config.write_text("plugins: [{type: queue-scorer}]\n")
+    engines = start.engines(1)
+    gateway = start.gateway("--config-file", config, model_servers=engines.urls)
+
+    def epoch():
+        return httpx.get(f"{gateway.admin}/readyz", timeout=5).json()["pools"][0]["policy_epoch"]
+
+    def scorer():
+        page = httpx.get(f"{gateway.admin}/debug/config", timeout=5).text
+        return next(name for name in ("queue-scorer", "load-aware-scorer", "random-picker") if f"Type: {name}" in page)
+
+    def reload(text, reloads):
+        config.write_text(text)
+        gateway.program.signal(signal.SIGHUP)
+        eventually(lambda: len(gateway.program.log_lines("reloaded")) == reloads, 20, "the reload is over")
+
+    assert rollback(gateway) == (1, "penstock: pool default/default has had no other configuration\n")
+    reload("plugins: [{type: load-aware-scorer}]\n", 1)
+    assert (epoch(), scorer()) == (2, "load-aware-scorer")
+    assert rollback(gateway) == (0, "pool default/default is back at its former configuration, as policy epoch 3\n")
+    assert (epoch(), scorer()) == (3, "queue-scorer")
+    answer = gateway.post("/v1/completions", {"model": "sim-model", "prompt": "p", "max_tokens": 1}, headers={"x-request-id": "r3"})
+    assert answer.status_code == 200
+    assert gateway.decision("r3")["policy_epoch"] == 3
+    # Once more leads forward again; what can't be loaded changes nothing.
+    assert rollback(gateway, "--pool", "default")[0] == 0
+    assert (epoch(), scorer()) == (4, "load-aware-scorer")
+    reload("plugins: [{type: no-such-type}]\n", 2)
+    assert (epoch(), scorer()) == (4, "load-aware-scorer")
+    reload("plugins: [{type: random-picker}]\n", 3)
+    assert (epoch(), scorer()) == (5, "random-picker")
+    assert rollback(gateway, "--pool", "other") == (1, "penstock: there is no pool 'other'; there are default/default\n")
+    assert rollback(gateway, "--pool", "default/default")[0] == 0
+    assert scorer() == "load-aware-scorer"
+    assert httpx.get(f"{gateway.admin}/debug/rollback", timeout=5).status_code == 405
+    told = gateway.program.log_lines("rolled back to the former configuration; the next reload takes what the files say")
+    assert [line["policy_epoch"] for line in told] == [3, 4, 6]
+
+
 def test_tls_listener_and_reloaded_certificate(start, tmp_path):
     engines = start.engines(1, decode_ms=5)
     cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
