@@ -334,3 +334,61 @@ def test_request_ids_are_kept_or_made(shared):
     mine = str(uuid.uuid4())
     assert shared.post(CHAT, body(), headers={"x-request-id": mine}).headers["x-request-id"] == mine
     assert shared.post(CHAT, body()).headers["x-request-id"]
+
+
+FORGED = """
+plugins:
+- type: agent-identity
+- type: disagg-headers-handler
+- type: p2p-source-producer
+- {type: session-affinity-filter, name: by-token}
+- {type: session-affinity-filter, name: by-id, parameters: {strategy: session_id}}
+- type: prefix-cache-scorer
+- type: queue-scorer
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: by-token}, {pluginRef: by-id}, {pluginRef: prefix-cache-scorer}, {pluginRef: queue-scorer}]
+"""
+HUGE = "9" * 40000
+
+
+@pytest.mark.parametrize("headers", [
+    {"x-session-token": "ZGVmYXVsdC9ub2JvZHk="}, {"x-session-token": "%%%"}, {"x-session-token": HUGE}, {"x-session-id": HUGE},
+    {"session-id": HUGE}, {"x-claude-code-session-id": b"\xff\xfe"}, {"x-llm-d-inference-fairness-id": HUGE},
+    {"x-llm-d-inference-fairness-id": b"\xff\xfe"}, {"x-llm-d-inference-objective": HUGE}, {"x-request-id": HUGE},
+    {"x-llm-d-slo-ttft-ms": HUGE}, {"x-llm-d-slo-ttft-ms": "nan", "x-llm-d-slo-tpot-ms": "-1e999"}, {"traceparent": HUGE},
+    {"x-gateway-model-name": "other"}, {"x-gateway-destination-endpoint": "192.0.2.1:1"}, {"x-prefiller-host-port": "192.0.2.1:1"},
+    {"x-encoder-hosts-ports": "192.0.2.1:1"}, {"x-kv-cache-source-host-port": "192.0.2.1:1"}, {"x-penstock-endpoint": "192.0.2.1:1"},
+], ids=lambda headers: next(iter(headers)))
+def test_forged_and_huge_headers_do_no_harm(forged, headers):
+    """It is served by an endpoint of the pool, and what is kept and shown of it is short."""
+    gateway, engines = forged
+    before = sum(engines.requests())
+    answer = gateway.post("/v1/completions", {"model": "sim-model", "prompt": "hello", "max_tokens": 1}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-penstock-endpoint"] in [f"127.0.0.1:{port}" for port in engines.ports]
+    assert sum(engines.requests()) == before + 1
+    kept = eventually(lambda: gateway.decision(answer.headers["x-request-id"]).get("outcome") and
+                      gateway.decision(answer.headers["x-request-id"]), what="the record is complete")
+    assert len(json.dumps(kept)) < 8192
+    # What plugins say to engines no client says in their place.
+    received = [r for url in engines.urls for r in httpx.get(f"{url}/sim/requests", timeout=5).json()]
+    for name in ("x-prefiller-host-port", "x-encoder-hosts-ports", "x-kv-cache-source-host-port"):
+        assert not any("192.0.2.1" in str(value) for r in received for key, value in dict(r["headers"]).items() if key == name), name
+
+
+def test_what_clients_made_up_is_short_in_the_metrics_too(forged):
+    gateway, _ = forged
+    headers = {"x-llm-d-inference-fairness-id": HUGE}
+    assert gateway.post("/v1/completions", {"model": "sim-model", "prompt": "hello", "max_tokens": 1}, headers=headers).status_code == 200
+    page = httpx.get(f"{gateway.admin}/metrics", timeout=20).text
+    assert 'fairness_id="other"' in page
+    assert all(len(line) < 2000 for line in page.split("\n"))
+
+
+@pytest.fixture(scope="module")
+def forged(start_for_module, tmp_path_factory):
+    config = tmp_path_factory.mktemp("forged") / "picker.yaml"
+    config.write_text(FORGED)
+    engines = start_for_module.engines(2, time_scale=0, record_requests=100)
+    return start_for_module.gateway("--allow-experimental-plugins", "--config-file", config, model_servers=engines.urls), engines
