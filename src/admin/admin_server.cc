@@ -104,6 +104,15 @@ int status_of(const Error& error) {
 
 io::Task<void> answer(const AdminPages& pages, io::HttpExchange& exchange) {
   const io::RequestHead& request = exchange.request();
+  if (pages.refuse && request.path != "/healthz" && request.path != "/readyz") {
+    if (const int status = co_await pages.refuse(exchange); status != 0) {
+      const std::array<io::HeaderField, 1> scheme{{{"www-authenticate", "Bearer"}}};
+      const std::span<const io::HeaderField> fields(scheme.data(), status == 401 ? 1 : 0);
+      const std::string body = fmt::format("{}\n", io::reason_phrase(status));
+      (void)co_await exchange.respond(status, kText, body, fields);
+      co_return;
+    }
+  }
   if (request.path == "/debug/explain") {
     if (request.method != "POST") {
       const std::array<io::HeaderField, 1> allow{{{"allow", "POST"}}};

@@ -36,6 +36,9 @@ struct AdminPages {
   std::function<std::string()> configuration;                         // effective configurations, text
   // "": the only pool. JSON that says the new epoch. On a thread for blocking work.
   std::function<Result<std::string>(std::string_view pool)> rollback;
+  // Whether the caller may, by its Authorization header: 0, or the status of the refusal. Asked for all but
+  // /healthz and /readyz; null: everybody may.
+  std::function<io::Task<int>(io::HttpExchange& exchange)> refuse;
 };
 
 // The operator's door: /metrics, /healthz, /readyz, /debug/*. On an address of its own; nothing

@@ -118,9 +118,11 @@ void Foundation::release() {
   loops.reset();
 }
 
-std::string Foundation::readiness_json(bool ready, bool listening, bool draining) const {
-  return fmt::format("{{\"ready\":{},\"listening\":{},\"draining\":{},\"pools\":[{}]}}\n", ready, listening,
-                     draining, readiness_list_json(pools));
+std::string Foundation::readiness_json(bool ready, bool listening, bool draining,
+                                       std::string_view cluster) const {
+  return fmt::format("{{\"ready\":{},\"listening\":{},\"draining\":{},\"pools\":[{}]{}{}}}\n", ready,
+                     listening, draining, readiness_list_json(pools),
+                     cluster.empty() ? "" : ",\"kubernetes\":", cluster);
 }
 
 std::string Foundation::decisions_json(size_t limit) const {

@@ -47,8 +47,8 @@ class Foundation {
   void release();
 
   // --- for the admin pages; any thread ---
-  // {"ready":…,"listening":…,"draining":…,"pools":[…]}
-  std::string readiness_json(bool ready, bool listening, bool draining) const;
+  // {"ready":…,"listening":…,"draining":…,"pools":[…]}; with `cluster`, JSON, also "kubernetes".
+  std::string readiness_json(bool ready, bool listening, bool draining, std::string_view cluster = {}) const;
   std::string decisions_json(size_t limit) const;
   std::optional<std::string> decision_json(std::string_view request_id) const;
   std::string plugin_states_json() const;

@@ -86,6 +86,7 @@ Result<std::unique_ptr<PoolRuntime>> PoolRuntime::create(const SharedKnowledge& 
   runtime->engine_tls_ = *context;
   runtime->pool_.rules.publish(std::make_shared<const director::PoolRules>());
   runtime->configure_health();
+  runtime->set_app_protocol(runtime->spec_.app_protocol);
 
   auto document = read_document(runtime->spec_.settings);
   if (!document.ok()) return std::move(document).error();
@@ -359,11 +360,13 @@ Status PoolRuntime::take(PoolSpec spec, Document document, Assembly assembly) {
                         {{"pool", spec_.settings.name}});
   }
   spec_.settings.discovery = former.settings.discovery;
+  set_app_protocol(spec_.app_protocol);
   configure_health();
   ScrapePlan plan = scrape_plan(*assembly.policy);
   if (scraper_ && plan.engines) {
     if (Status status = scraper_->configure(std::move(*plan.engines), std::move(plan.main)); !status.ok()) {
       spec_ = former;
+      set_app_protocol(spec_.app_protocol);
       configure_health();
       return status;
     }
@@ -412,13 +415,17 @@ void PoolRuntime::set_rules(std::shared_ptr<const director::PoolRules> rules) {
   if (rules->rewrites.has_mixed_weights()) {
     telemetry::log_warn(
         "model rewrite target weights are mixed; targets without weights will not be selected",
-        {{"pool", spec_.settings.name}});
+        {{"pool", pool_.name}});
   }
   pool_.rules.publish(std::move(rules));
 }
 
 bool PoolRuntime::protocol_ok() const {
-  return spec_.app_protocol != "http" || policy()->parsers->needs_http2() == nullptr;
+  return !plain_http_ || policy()->parsers->needs_http2() == nullptr;
+}
+
+void PoolRuntime::set_app_protocol(std::string_view protocol) {
+  plain_http_ = protocol == "http";
 }
 
 bool PoolRuntime::ready() const {

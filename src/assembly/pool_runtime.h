@@ -79,6 +79,8 @@ class PoolRuntime final : private discovery::EndpointListener {
   // Reads the files of discovery again and asks DNS. On error that source's last good set stays.
   Status refresh_discovery();
   void set_rules(std::shared_ptr<const director::PoolRules> rules);
+  // What an InferencePool that came after create() says; any thread. A reload takes its spec's again.
+  void set_app_protocol(std::string_view protocol);
 
   director::Pool& pool() { return pool_; }
   discovery::Pool& members() { return members_; }
@@ -90,8 +92,7 @@ class PoolRuntime final : private discovery::EndpointListener {
 
   // Every source told what it knows and every endpoint was scraped once, well or not.
   bool ready() const;
-  // False where the manifest says appProtocol http and a parser's requests are gRPC; from the thread of
-  // reload().
+  // False where the manifest says appProtocol http and a parser's requests are gRPC.
   bool protocol_ok() const;
 
  private:
@@ -150,6 +151,7 @@ class PoolRuntime final : private discovery::EndpointListener {
   std::vector<std::unique_ptr<discovery::FileDiscovery>> files_;
   std::unique_ptr<discovery::DnsDiscovery> dns_;
   std::atomic<bool> started_{false};
+  std::atomic<bool> plain_http_{false};  // appProtocol is http
 
   // Policies that requests may still use: all of them hear that an endpoint left.
   std::mutex epochs_mutex_;

@@ -36,6 +36,7 @@ struct EppFlags {
   std::string pool_name;
   std::string endpoint_selector;
   std::vector<std::string> endpoint_ports;
+  std::string kubeconfig;
   bool no_subset_filter = false;
   bool emit_scores = false;
   std::string metrics_interval = "50ms";
@@ -116,11 +117,6 @@ Status check_pool(const EppFlags& flags) {
 }
 
 Status check_unsupported(const EppFlags& flags) {
-  if (flags.leader_election) {
-    return invalid_config(
-        "ha-enable-leader-election: leader election needs a Kubernetes client, which this build doesn't "
-        "have");
-  }
   if (!flags.config_file.empty() && !flags.config_text.empty()) {
     return invalid_config(
         "both the \"config-file\" and \"config-text\" flags cannot be set at the same time");
@@ -162,6 +158,18 @@ std::string level_of(const EppFlags& flags) {
 std::string address(const EppFlags& flags, int64_t port) {
   const bool v6 = flags.bind_address.find(':') != std::string::npos && !flags.bind_address.starts_with('[');
   return (v6 ? "[" + flags.bind_address + "]" : flags.bind_address) + ":" + std::to_string(port);
+}
+
+// The Deployment of a pod "<deployment>-<hash>-<hash>", which names a stand-alone pool in the reference; of
+// other pods the whole name, and "" of none.
+std::string deployment_of(const char* pod) {
+  if (pod == nullptr) return {};
+  const std::string_view name = pod;
+  const size_t second = name.rfind('-');
+  if (second == std::string_view::npos || second == 0) return std::string(name);
+  const size_t first = name.rfind('-', second - 1);
+  if (first == std::string_view::npos || first == 0) return std::string(name);
+  return std::string(name.substr(0, first));
 }
 
 // What Penstock's settings document says for this command: its only pool and listener, limits, telemetry.
@@ -238,7 +246,9 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   }
 
   config::PoolSettings& pool = options.pool;
-  pool.name = !flags.pool_name.empty() ? flags.pool_name : pool.name.empty() ? "default" : pool.name;
+  if (!flags.pool_name.empty()) pool.name = flags.pool_name;
+  if (pool.name.empty()) pool.name = deployment_of(std::getenv("POD_NAME"));
+  if (pool.name.empty()) pool.name = "default";
   const char* environment = std::getenv("NAMESPACE");
   if (!flags.pool_namespace.empty()) {
     pool.ns = flags.pool_namespace;
@@ -256,6 +266,15 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   if (!flags.model_servers.empty()) pool.discovery.static_urls = flags.model_servers;
   if (flags.allow_experimental) pool.allow_experimental_plugins = true;
   if (!flags.manifests.empty()) options.manifests = flags.manifests;
+  options.cluster.kubeconfig = flags.kubeconfig;
+  options.cluster.pool_group = flags.pool_group;
+  options.cluster.selector = flags.endpoint_selector;
+  options.cluster.leader_election = flags.leader_election;
+  for (const std::string& port : flags.endpoint_ports) {
+    const auto number = static_cast<uint16_t>(parse_u64(port).value_or(0));
+    auto& ports = options.cluster.target_ports;
+    if (std::find(ports.begin(), ports.end(), number) == ports.end()) ports.push_back(number);
+  }
   if (flags.loops >= 0) options.loops = flags.loops;
   if (!flags.access_log.empty()) options.telemetry.access_log = flags.access_log == "on";
   options.tracing = flags.tracing;
@@ -323,6 +342,29 @@ Result<std::shared_ptr<io::TlsServerContext>> metrics_tls(const EppPlan& plan) {
   return context;
 }
 
+// 0 where the cluster says that the bearer of this token may use the page.
+io::Task<int> refusal(discovery::KubernetesDiscovery& cluster, io::HttpExchange& exchange) {
+  const io::RequestHead& request = exchange.request();
+  std::string_view token = request.fields.get("authorization");
+  constexpr std::string_view kScheme = "bearer ";
+  if (!ascii_iequals(token.substr(0, kScheme.size()), kScheme)) co_return 401;
+  token = trim(token.substr(kScheme.size()));
+  const kubernetes::Access access =
+      co_await cluster.review(exchange.loop(), std::string(token), ascii_lower(request.method),
+                              std::string(request.path), exchange.cancel_token());
+  switch (access) {
+    case kubernetes::Access::kAllowed:
+      co_return 0;
+    case kubernetes::Access::kUnauthenticated:
+      co_return 401;
+    case kubernetes::Access::kDenied:
+      co_return 403;
+    case kubernetes::Access::kUnknown:
+      break;
+  }
+  co_return 503;
+}
+
 int epp(const EppFlags& flags, const CLI::App& command) {
   auto plan = plan_of(flags, command);
   if (!plan.ok()) {
@@ -342,9 +384,6 @@ int epp(const EppFlags& flags, const CLI::App& command) {
     telemetry::log_warn("a flag is accepted without effect",
                         {{"flag", option->get_name()}, {"why", option->get_description()}});
   }
-  if (flags.metrics_auth && plan->metrics_client_ca.empty()) {
-    telemetry::log_info("metrics-endpoint-auth: there is no Kubernetes API to ask, /metrics is open");
-  }
   auto tls = metrics_tls(*plan);
   if (!tls.ok()) return fail(tls.error());
   auto created = extproc::EppRuntime::create(plan->options);
@@ -353,7 +392,15 @@ int epp(const EppFlags& flags, const CLI::App& command) {
 
   io::LoopGroup admin_loop(1);
   admin_loop.start();
-  admin::AdminServer admin(admin_loop.at(0), pages_of<extproc::Door::ExplainRequest>(runtime));
+  admin::AdminPages pages = pages_of<extproc::Door::ExplainRequest>(runtime);
+  if (flags.metrics_auth && runtime.cluster() != nullptr) {
+    pages.refuse = [cluster = runtime.cluster()](io::HttpExchange& exchange) {
+      return refusal(*cluster, exchange);
+    };
+  } else if (flags.metrics_auth && plan->metrics_client_ca.empty()) {
+    telemetry::log_info("metrics-endpoint-auth: there is no Kubernetes API to ask, /metrics is open");
+  }
+  admin::AdminServer admin(admin_loop.at(0), std::move(pages));
   auto metrics_address = io::SocketAddress::parse(plan->admin_address);
   if (!metrics_address.ok()) return fail(metrics_address.error().wrap("metrics address"));
   auto bound = admin.listen(*metrics_address, *tls);
@@ -416,7 +463,20 @@ void add_reference_flags(CLI::App& command, EppFlags& flags) {
   option("--grpc-port", flags.grpc_port, "Port of ext-proc")->check(port);
   option("--grpc-health-port", flags.health_port, "Port of gRPC health, always plain")->check(port);
   option("--metrics-port", flags.metrics_port, "Port of /metrics, /healthz, /readyz and /debug")->check(port);
-  option("--pool-name", flags.pool_name, "Name of the pool, in metrics and for rewrites and objectives");
+  option("--pool-name", flags.pool_name,
+         "Name of the InferencePool; where endpoints are named otherwise: of the pool in metrics and rules");
+  option("--pool-group", flags.pool_group,
+         "API group of the InferencePool: inference.networking.k8s.io (v1), or "
+         "inference.networking.x-k8s.io (v1alpha2)");
+  option("--endpoint-selector", flags.endpoint_selector,
+         "Instead of --pool-name, without CRDs: label selector of the pods");
+  command
+      .add_option("--endpoint-target-ports", flags.endpoint_ports,
+                  "With it: 1 to 8 ports, each of which is an endpoint of every pod")
+      ->delimiter(',')
+      ->group(kGroup);
+  option("--kubeconfig", flags.kubeconfig,
+         "How to reach the cluster (default: KUBECONFIG, the pod's service account, ~/.kube/config)");
   option("--pool-namespace", flags.pool_namespace,
          "Its namespace (default: the environment's NAMESPACE, else 'default')");
   option("--config-file", flags.config_file, "EndpointPickerConfig (default: queue 2, KV cache 2, prefix 3)");
@@ -442,6 +502,11 @@ void add_reference_flags(CLI::App& command, EppFlags& flags) {
   option("--drain-timeout", flags.drain_timeout,
          "How long to serve on after SIGTERM (a second one ends it), and then to wait for open streams");
   flag("--enable-grpc-stream-metrics", flags.stream_metrics, "The llm_d_epp_extproc_* metrics");
+  flag("--ha-enable-leader-election", flags.leader_election,
+       "Of several pickers one leads, and only that one is ready (without it all of them pick)");
+  flag("--metrics-endpoint-auth", flags.metrics_auth,
+       "In a cluster: /metrics and /debug need a token whose bearer may get that path (TokenReview, "
+       "SubjectAccessReview)");
   option("--metrics-cert-dir", flags.metrics_certs, "Folder with tls.crt and tls.key of the metrics port");
   option("--metrics-client-ca-file", flags.metrics_client_ca,
          "CA that clients of the metrics port must have");
@@ -458,15 +523,6 @@ void add_reference_flags(CLI::App& command, EppFlags& flags) {
       command.add_option(name, value, text)->group(kNoEffect);
     }
   };
-  ignored("--pool-group", flags.pool_group, "The API group is no part of a pool's name here");
-  ignored("--endpoint-selector", flags.endpoint_selector,
-          "Stands in for --pool-name, but selects nothing: needs a Kubernetes client");
-  command
-      .add_option("--endpoint-target-ports", flags.endpoint_ports,
-                  "Checked (1 to 8 ports) and no more: endpoints name their ports")
-      ->delimiter(',')
-      ->group(kNoEffect);
-  ignored("--metrics-endpoint-auth", flags.metrics_auth, "Needs the Kubernetes API");
   ignored("--enable-pprof", flags.pprof, "There is no Go profiler");
   ignored("--refresh-prometheus-metrics-interval", flags.prometheus_interval,
           "Pool metrics are computed when they are asked for");
@@ -475,10 +531,6 @@ void add_reference_flags(CLI::App& command, EppFlags& flags) {
     ignored(name, flags.ignored_text, "Logs are JSON lines");
   }
   constexpr const char* kRefused = "Refused";
-  command
-      .add_flag("--ha-enable-leader-election", flags.leader_election,
-                "Needs a Kubernetes client, which this build doesn't have")
-      ->group(kRefused);
   for (const std::string name :
        {"total-queued-requests-metric", "total-running-requests-metric", "kv-cache-usage-percentage-metric",
         "lora-info-metric", "cache-info-metric"}) {

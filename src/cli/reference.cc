@@ -11,6 +11,8 @@
 #include "config/settings.h"
 #include "extproc/epp_runtime.h"
 #include "gateway/serve_runtime.h"
+#include "kubernetes/api_client.h"
+#include "kubernetes/metrics.h"
 #include "scheduling/reference.h"
 #include "signals/pool_metrics.h"
 
@@ -112,6 +114,13 @@ Result<std::string> metrics_reference() {
   auto picker = extproc::EppRuntime::create(std::move(picker_options));
   if (!picker.ok()) return std::move(picker).error();
   add_families((*picker)->metrics(), lines);
+  // Of a picker in a cluster.
+  telemetry::MetricRegistry cluster;
+  const kubernetes::Metrics informers(cluster);
+  io::Loop loop;
+  const auto client = kubernetes::ApiClient::create(loop, kubernetes::ClusterConfig(), cluster);
+  if (!client.ok()) return client.error();
+  add_families(cluster, lines);
   const auto quoted = [](std::string_view list) {
     std::string labels;
     for (const std::string_view label : split(list, ',')) {

@@ -157,7 +157,9 @@ std::vector<std::string> Pool::rebuild() {
     for (const DiscoveredEndpoint& from : endpoints) {
       if (!selected(selector_, from)) continue;
       const std::string id = from.ns + "/" + from.name;
-      if (from.port) {
+      if (from.port && from.rank) {
+        add(from, fmt::format("{}-rank-{}", id, *from.rank), *from.port, *from.rank);
+      } else if (from.port) {
         add(from, id, *from.port, 0);
       } else if (target_ports_.empty()) {
         problems.push_back(

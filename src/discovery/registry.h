@@ -24,6 +24,8 @@ struct DiscoveredEndpoint {
   std::string name;
   std::string address;           // IP literal without brackets, or host name
   std::optional<uint16_t> port;  // none: the pool's targetPorts, one endpoint (rank) for each
+  // With a port: this is the rank behind it, and a part of the id even where there is one only.
+  std::optional<int> rank;
   bool tls = false;
   std::string tls_name;      // name for SNI and verification; empty: the address
   std::string metrics_host;  // host:port to scrape; empty: where requests go
@@ -86,8 +88,9 @@ struct PoolOptions {
 // makes endpoints, and publishes one immutable snapshot per change, ordered by id. Writing: any thread,
 // serialised inside. Reading: any thread; loops use a PoolReader, which compares one number.
 //
-// Ids: "<namespace>/<name>", and "<namespace>/<name>-rank-<i>" when an endpoint without a port meets
-// several targetPorts. When two sources name the same id, the source that came first keeps it.
+// Ids: "<namespace>/<name>", and "<namespace>/<name>-rank-<i>" when the source says the rank, or an endpoint
+// without a port meets several targetPorts. When two sources name the same id, the source that came first
+// keeps it.
 class Pool {
  public:
   // Both references outlive the pool.

@@ -132,6 +132,18 @@ TEST_F(PoolTest, TargetPortsCountOnlyWhereTheEndpointNamesNoPort) {
   EXPECT_THAT(ids(*pool.snapshot()), ElementsAre("default/a", "default/b"));
 }
 
+TEST_F(PoolTest, ARankThatTheSourceNamesIsPartOfTheIdEvenWhereThereIsOneOnly) {
+  Pool pool({.name = "p"}, slots, clock);
+  DiscoveredEndpoint first = at("pod", "10.0.0.1", 8000);
+  first.rank = 0;
+  DiscoveredEndpoint third = at("pod", "10.0.0.1", 8002);
+  third.rank = 2;
+  EXPECT_THAT(pool.apply("kubernetes", {first, third}), IsEmpty());
+  EXPECT_THAT(ids(*pool.snapshot()), ElementsAre("default/pod-rank-0", "default/pod-rank-2"));
+  EXPECT_EQ(pool.snapshot()->endpoints[1]->rank, 2);
+  EXPECT_EQ(pool.snapshot()->endpoints[1]->name, "pod");
+}
+
 TEST_F(PoolTest, NamesWhatItCouldNotTake) {
   Pool pool({.name = "p", .max_endpoints = 2}, slots, clock);
   const auto problems =

@@ -1,9 +1,13 @@
 #include "extproc/epp_runtime.h"
 
+#include <fmt/format.h>
 #include <malloc.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <random>
 #include <utility>
 
 #include "assembly/http2_metrics.h"
@@ -38,6 +42,16 @@ io::HttpServerOptions server_options(const EppOptions& options) {
   return server;
 }
 
+// Unique among pickers: the pod's (or host's) name, and a number by lot.
+std::string own_identity() {
+  std::array<char, 256> host{};
+  if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
+  const auto pod = kubernetes::process_environment("POD_NAME");
+  std::random_device random;
+  return fmt::format("{}_{:08x}{:08x}", pod && !pod->empty() ? *pod : std::string(host.data()), random(),
+                     random());
+}
+
 void warn_of_unseen_answers(const EppOptions& options, const director::Policy& policy) {
   if (options.door.response_phase != ResponsePhase::kNever) return;
   for (const auto& plugin : policy.plugins) {
@@ -69,13 +83,70 @@ Status EppRuntime::make_pool(const EppOptions& options) {
   if (!pool.ok()) return std::move(pool).error();
   const director::Policy& policy = *(*pool)->policy();
   if (policy.discovery == nullptr && !options.pool.discovery.given()) {
-    return invalid_config(
-        "the picker has no way to find its endpoints: name dataLayer.discovery in the configuration, "
-        "pools[].discovery in --settings, or use --endpoints-file or --model-server (this build has no "
-        "Kubernetes client, so --pool-name and --endpoint-selector find none)");
+    if (Status status = make_cluster(options); !status.ok()) return status;
+  } else if (options.cluster.leader_election) {
+    telemetry::log_warn("leader election has no effect: endpoints are named without a cluster");
   }
   warn_of_unseen_answers(options, policy);
   return {};
+}
+
+Status EppRuntime::make_cluster(const EppOptions& options) {
+  auto cluster = kubernetes::find_cluster(options.cluster.kubeconfig, kubernetes::process_environment);
+  if (!cluster.ok()) {
+    return cluster.error().wrap(
+        "the picker has no way to find its endpoints: name dataLayer.discovery in the configuration, "
+        "pools[].discovery in --settings, or use --endpoints-file or --model-server");
+  }
+  discovery::KubernetesDiscoveryOptions kube;
+  kube.cluster = *std::move(cluster);
+  kube.ns = options.pool.ns;
+  if (options.cluster.selector.empty()) {
+    kube.pool_name = options.pool.name;
+    kube.pool_group = options.cluster.pool_group;
+  } else {
+    kube.selector = options.cluster.selector;
+    kube.target_ports = options.cluster.target_ports;
+  }
+  if (options.cluster.leader_election) {
+    kubernetes::LeaderElectionOptions election;
+    election.ns = options.pool.ns;
+    election.lease = "epp-" + options.pool.ns + "-" + options.pool.name + ".llm-d.ai";
+    election.identity = own_identity();
+    election.seed = std::random_device()();
+    kube.election = std::move(election);
+    health_.expect_leader();
+  }
+  kube.tls_name = options.pool.engine.server_name;
+  kube.client.user_agent = std::string("penstock/") + PENSTOCK_VERSION;
+  cluster_sink_ = std::make_unique<discovery::PoolSink>(std::vector<discovery::Pool*>{&pool().members()});
+  auto made = discovery::KubernetesDiscovery::create(std::move(kube), *cluster_sink_, *this, base_->metrics);
+  if (!made.ok()) return std::move(made).error();
+  cluster_ = *std::move(made);
+  if (!options.manifests.empty()) {
+    telemetry::log_warn("rewrites and objectives come from the cluster, --manifests has no effect",
+                        {{"manifests", options.manifests}});
+  }
+  return {};
+}
+
+void EppRuntime::pool_changed(const config::InferencePool* changed) {
+  if (changed != nullptr) {
+    {
+      const std::lock_guard lock(cluster_mutex_);
+      cluster_protocol_ = changed->app_protocol;
+    }
+    pool().set_app_protocol(changed->app_protocol);
+  }
+  update_health();
+}
+
+void EppRuntime::rules_changed(const config::Manifests& rules) {
+  pool().set_rules(assembly::pool_rules(rules, options_.pool.ns, options_.pool.name));
+}
+
+void EppRuntime::state_changed() {
+  update_health();
 }
 
 Status EppRuntime::make_door(EppOptions& options) {
@@ -145,6 +216,7 @@ Status EppRuntime::start() {
   });
   if (!options_.cert_folder.empty()) certificate_stamp_ = certificate_stamp();
   listening_ = true;
+  if (cluster_) cluster_->start();
   update_health();
   return {};
 }
@@ -172,11 +244,13 @@ Status EppRuntime::listen() {
 }
 
 void EppRuntime::update_health() {
+  const std::lock_guard lock(health_mutex_);
   HealthInputs inputs;
-  inputs.pool_known = listening_;
+  inputs.pool_known = listening_ && (!cluster_ || cluster_->pool_known());
   inputs.protocol_ok = pool().protocol_ok();
   inputs.plugins_ready = listening_;
   inputs.draining = draining_;
+  inputs.leader = cluster_ && cluster_->leader();
   health_.set(inputs);
 }
 
@@ -192,11 +266,18 @@ Status EppRuntime::reload(EppOptions options) {
   assembly::Reload reload;
   auto manifests = assembly::read_manifests(options.manifests);
   if (reload.note(manifests.ok() ? Status() : Status(manifests.error()), "manifests")) {
-    if (reload.note(pool().reload(pool_spec(options, *manifests)), "configuration")) {
+    assembly::PoolSpec spec = pool_spec(options, *manifests);
+    if (cluster_) {
+      const std::lock_guard lock(cluster_mutex_);
+      spec.app_protocol = cluster_protocol_;
+    }
+    if (reload.note(pool().reload(std::move(spec)), "configuration")) {
       warn_of_unseen_answers(options_, *pool().policy());
     }
-    base_->manifests = std::move(*manifests);
-    base_->set_rules(pool());
+    if (!cluster_) {
+      base_->manifests = std::move(*manifests);
+      base_->set_rules(pool());
+    }
     update_health();
   }
   reload.note(pool().refresh_discovery(), "endpoints");
@@ -219,6 +300,7 @@ void EppRuntime::begin_drain() {
   draining_ = true;
   const std::lock_guard lock(base_->changes);
   update_health();
+  if (cluster_) cluster_->release_leadership();
 }
 
 int64_t EppRuntime::active_requests() const {
@@ -280,6 +362,7 @@ void EppRuntime::stop() {
     server_->stop(Duration::zero());
   }
   if (health_server_) health_server_->stop(Duration::zero());
+  if (cluster_) cluster_->stop();
   base_->stop_pools();
   if (http2_collector_ != 0) base_->metrics.remove_collector(std::exchange(http2_collector_, 0));
   server_.reset();
@@ -289,11 +372,11 @@ void EppRuntime::stop() {
 }
 
 bool EppRuntime::ready() const {
-  return listening_ && !draining_ && pool().ready();
+  return listening_ && !draining_ && (!cluster_ || cluster_->complete()) && pool().ready();
 }
 
 std::string EppRuntime::readiness_json() const {
-  return base_->readiness_json(ready(), listening_, draining_);
+  return base_->readiness_json(ready(), listening_, draining_, cluster_ ? cluster_->state_json() : "");
 }
 
 std::string EppRuntime::plugin_states_json() const {

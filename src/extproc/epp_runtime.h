@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "base/result.h"
 #include "config/manifests.h"
 #include "config/settings.h"
+#include "discovery/kubernetes_discovery.h"
 #include "extproc/door.h"
 #include "extproc/health.h"
 #include "io/http_server.h"
@@ -18,10 +20,21 @@
 
 namespace penstock::extproc {
 
+// Where a picker finds its pool when nothing else says: in a cluster, by the InferencePool's name, or by a
+// label selector and ports without one.
+struct ClusterOptions {
+  std::string kubeconfig;  // "": KUBECONFIG, the pod's service account, ~/.kube/config
+  std::string pool_group = "inference.networking.k8s.io";
+  std::string selector;  // "" by the pool's name
+  std::vector<uint16_t> target_ports;
+  bool leader_election = false;  // of several pickers only the leader is ready
+};
+
 // What `penstock epp` runs on.
 struct EppOptions {
   config::PoolSettings pool;
-  std::string manifests;  // rewrites, objectives and the InferencePool, from files; "" none
+  ClusterOptions cluster;  // asked when neither pool nor configuration names a discovery
+  std::string manifests;   // rewrites, objectives and the InferencePool, from files; "" none
   DoorOptions door;
   int64_t loops = 0;  // 0: one per core
   config::TelemetrySettings telemetry;
@@ -48,10 +61,10 @@ struct EppOptions {
 // Life: create() checks everything that can be checked without the network; start() listens; begin_drain(),
 // close_door() and stop() end it. reload() reads every file again. All from one thread, which runs none of
 // the loops.
-class EppRuntime {
+class EppRuntime final : private discovery::PoolListener {
  public:
   static Result<std::unique_ptr<EppRuntime>> create(EppOptions options);
-  ~EppRuntime();
+  ~EppRuntime() override;
   EppRuntime(const EppRuntime&) = delete;
   EppRuntime& operator=(const EppRuntime&) = delete;
 
@@ -69,6 +82,9 @@ class EppRuntime {
   void stop();
   // To be called every half a second or so: takes a changed certificate, gives memory back after load.
   void tick();
+
+  // Null where the pool is known without a cluster. As long as the runtime.
+  discovery::KubernetesDiscovery* cluster() const { return cluster_.get(); }
 
   // --- for the admin pages; any thread ---
   bool ready() const;
@@ -92,6 +108,10 @@ class EppRuntime {
   EppRuntime() = default;
   static assembly::PoolSpec pool_spec(const EppOptions& options, const config::Manifests& manifests);
   Status make_pool(const EppOptions& options);
+  Status make_cluster(const EppOptions& options);
+  void pool_changed(const config::InferencePool* pool) override;
+  void rules_changed(const config::Manifests& rules) override;
+  void state_changed() override;
   Status make_door(EppOptions& options);
   Status listen();
   void update_health();
@@ -100,6 +120,11 @@ class EppRuntime {
 
   EppOptions options_;
   std::unique_ptr<assembly::Foundation> base_;  // with one pool
+  std::unique_ptr<discovery::PoolSink> cluster_sink_;
+  std::unique_ptr<discovery::KubernetesDiscovery> cluster_;  // null: the pool is known by other means
+  mutable std::mutex cluster_mutex_;
+  std::string cluster_protocol_;  // of the InferencePool, as it was last seen
+  std::mutex health_mutex_;       // one update after the other
   std::unique_ptr<Door> door_;
   std::shared_ptr<io::GrpcRouter> router_;
   std::shared_ptr<io::GrpcRouter> health_router_;

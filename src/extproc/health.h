@@ -51,6 +51,8 @@ class Health {
   Health& operator=(const Health&) = delete;
   ~Health();
 
+  // Answers by the table's other column from now on; before anything is served.
+  void expect_leader() { leader_election_ = true; }
   HealthInputs inputs() const;
   // Watchers are told what changed for them.
   void set(const HealthInputs& inputs);
@@ -73,7 +75,7 @@ class Health {
   void wake_all();
 
   const Kind kind_;
-  const bool leader_election_;
+  bool leader_election_;
   mutable std::mutex mutex_;
   HealthInputs inputs_;
   bool ended_ = false;

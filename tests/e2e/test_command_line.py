@@ -226,7 +226,6 @@ PICKER = ("epp", "--pool-name", "p", *ENGINE)
 
 
 @pytest.mark.parametrize("arguments, words", [
-    (["--ha-enable-leader-election"], "ha-enable-leader-election: leader election needs a Kubernetes client"),
     (["--config-file", "a", "--config-text", "b"], "cannot be set at the same time"),
     (["--metrics-client-ca-file", "ca.crt"], '"metrics-client-ca-file" requires "metrics-cert-dir"'),
     (["--metrics-cert-dir", ".", "--metrics-endpoint-auth=false"], "enables metrics TLS without authentication"),
@@ -244,8 +243,8 @@ def test_what_the_picker_lacks_is_named(arguments, words):
 
 def test_a_picker_without_endpoints_to_find_says_what_it_can_take():
     for arguments in (["--pool-name", "p"], ["--endpoint-selector", "app=vllm", "--endpoint-target-ports", "8000,8001"]):
-        out = run("epp", *arguments)
+        out = run("epp", *arguments, "--kubeconfig", "/nonexistent")
         assert out.returncode == 1
-        assert "no Kubernetes client" in out.stderr
+        assert "reading /nonexistent" in out.stderr
         assert "--endpoints-file" in out.stderr
     assert "pool-name" in run("epp", *ENGINE).stderr

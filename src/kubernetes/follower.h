@@ -1,0 +1,113 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "io/loop.h"
+#include "kubernetes/reflector.h"
+#include "kubernetes/store.h"
+
+namespace penstock::kubernetes {
+
+// The objects of one resource that a query selects. Another query may take its place while it runs: the
+// former's picture then serves until the new one is whole. On the client's loop, except state().
+template <typename Record>
+class Follower {
+ public:
+  // `changed`: on the loop, at the end of a batch that changed current(), and when it is whole for the first
+  // time. `told`: when state() changed. All outlive the loop's tasks.
+  Follower(ApiClient& api, Metrics& metrics, typename Store<Record>::Decode decode,
+           std::function<void()> changed, std::function<void()> told)
+      : api_(api),
+        metrics_(metrics),
+        decode_(std::move(decode)),
+        changed_(std::move(changed)),
+        told_(std::move(told)) {}
+  Follower(const Follower&) = delete;
+  Follower& operator=(const Follower&) = delete;
+
+  void follow(ReflectorOptions options) {
+    auto feed = std::make_shared<Feed>(*this, std::move(options));
+    feed->cancel.follow(api_.loop().shutdown_token());
+    std::shared_ptr<Feed> former;
+    {
+      const std::lock_guard lock(mutex_);
+      former = std::exchange(next_, feed);
+    }
+    if (former) former->cancel.cancel();
+    io::spawn(api_.loop(), run(feed));
+  }
+  // Ends what runs; the picture stays.
+  void pause() {
+    std::shared_ptr<Feed> ended[2];
+    {
+      const std::lock_guard lock(mutex_);
+      ended[0] = std::exchange(next_, nullptr);
+      ended[1] = current_;
+    }
+    for (const auto& feed : ended) {
+      if (feed) feed->cancel.cancel();
+    }
+  }
+  // Nullptr until a list was seen whole. Valid until the loop's next turn.
+  const Store<Record>* current() const { return current_ ? &current_->store : nullptr; }
+  // Of the newest query; nothing before the first. Any thread.
+  std::optional<ReflectorState> state() const {
+    std::shared_ptr<Feed> feed;
+    bool replacing = false;
+    {
+      const std::lock_guard lock(mutex_);
+      feed = next_ ? next_ : current_;
+      replacing = next_ && current_;
+    }
+    if (!feed) return std::nullopt;
+    ReflectorState state = feed->reflector.state();
+    state.complete = state.complete || replacing;  // the former picture serves
+    return state;
+  }
+
+ private:
+  struct Feed {
+    Feed(Follower& owner, ReflectorOptions options)
+        : store(owner.decode_, [&owner, this] { owner.arrived(this); }),
+          reflector(owner.api_, std::move(options), store, owner.metrics_) {
+      reflector.on_state([&owner] {
+        if (owner.told_) owner.told_();
+      });
+    }
+    Store<Record> store;
+    Reflector reflector;
+    io::CancelSource cancel;
+  };
+
+  static io::Task<void> run(std::shared_ptr<Feed> feed) {
+    const io::CancelToken token = feed->cancel.token();
+    co_await feed->reflector.run(token);
+  }
+
+  void arrived(Feed* feed) {
+    std::shared_ptr<Feed> former;
+    {
+      const std::lock_guard lock(mutex_);
+      if (next_ && next_.get() == feed) {
+        former = std::exchange(current_, std::exchange(next_, nullptr));
+      }
+      if (!current_ || current_.get() != feed) return;
+    }
+    if (former) former->cancel.cancel();
+    changed_();
+  }
+
+  ApiClient& api_;
+  Metrics& metrics_;
+  const typename Store<Record>::Decode decode_;
+  const std::function<void()> changed_;
+  const std::function<void()> told_;
+  mutable std::mutex mutex_;  // which feeds there are
+  std::shared_ptr<Feed> current_;
+  std::shared_ptr<Feed> next_;
+};
+
+}  // namespace penstock::kubernetes
