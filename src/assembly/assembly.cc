@@ -270,6 +270,9 @@ class Assembler {
                   plugin)
             .wrap(kContext);
       };
+      if (config.plugin_ref.empty()) {
+        return fail(fmt::format("dataLayer.sources[{}] is missing a 'pluginRef'", i), "", "");
+      }
       director::Policy::MetricsSource source;
       source.source = instances_.find_as<signals::MetricsDataSource>(config.plugin_ref);
       if (source.source == nullptr) {

@@ -60,6 +60,10 @@ class Defaults {
       const std::string& plugin_ref = (*config_.parsers)[i];
       if (instances_.find(plugin_ref) != nullptr) continue;
       const int line = config_.line_of(fmt::format("requestHandler.parsers[{}]", i));
+      if (plugin_ref.empty()) {
+        return invalid_config(
+            config::with_line(fmt::format("requestHandler.parsers[{}] is missing a 'pluginRef'", i), line));
+      }
       if (Status s = inject(plugin_ref); !s.ok())
         return invalid_config(config::with_line(s.error().message, line));
     }
