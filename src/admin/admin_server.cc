@@ -81,12 +81,6 @@ Page get_page(const AdminPages& pages, const io::RequestHead& request) {
   return {404, kText, std::string(kIndex)};
 }
 
-// Whoever may read pages may not change the process: the address may be open to a network.
-bool on_this_machine(const io::SocketAddress& peer) {
-  const std::string ip = peer.ip();
-  return ip == "::1" || ip.starts_with("127.") || ip.starts_with("::ffff:127.");
-}
-
 int status_of(const Error& error) {
   switch (error.code) {
     case ErrorCode::kBadRequest:
@@ -183,6 +177,11 @@ io::HttpServerOptions server_options() {
 }
 
 }  // namespace
+
+bool on_this_machine(const io::SocketAddress& peer) {
+  const std::string ip = peer.ip();
+  return ip == "::1" || ip.starts_with("127.") || ip.starts_with("::ffff:127.");
+}
 
 AdminServer::AdminServer(io::Loop& loop, AdminPages pages) {
   auto shared = std::make_shared<const AdminPages>(std::move(pages));

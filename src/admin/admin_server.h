@@ -41,6 +41,9 @@ struct AdminPages {
   std::function<io::Task<int>(io::HttpExchange& exchange)> refuse;
 };
 
+// Whether a peer may change the process: reading pages may be open to a network.
+bool on_this_machine(const io::SocketAddress& peer);
+
 // The operator's door: /metrics, /healthz, /readyz, /debug/*. On an address of its own; nothing
 // on it shows prompt text. It runs on one loop; its requests never touch the data plane's loops.
 class AdminServer {
