@@ -6,6 +6,8 @@ import threading
 import httpx
 import pytest
 
+import extproc_messages as messages
+from extproc_messages import FULL_DUPLEX_STREAMED
 from harness import eventually
 
 CHAT = "/v1/chat/completions"
@@ -161,3 +163,38 @@ def test_a_predictor_that_is_dead_costs_no_request(start, tmp_path, predictor):
     assert calls(gateway, "connect") >= 3
     assert calls(gateway, "connect") + calls(gateway, "down") == 8
     assert httpx.get(f"{gateway.admin}/readyz", timeout=5).status_code == 200
+
+
+def test_the_picker_asks_too_and_a_stream_that_ends_while_it_waits_leaves_nothing_behind(start, predictor):
+    engines = start.engines(2)
+    picker = start.picker(engines.ports, plugins="- type: predicted-latency-producer\n- type: latency-scorer",
+                          profile="  - {pluginRef: latency-scorer, weight: 1}", env={"PREDICTION_SERVER_URL": predictor.url})
+    body = json.dumps({"model": "sim-model", "messages": [{"role": "user", "content": "hello"}]}).encode()
+
+    def send(connection):
+        stream = connection.open()
+        headers = [(":authority", "a"), (":path", CHAT), (":method", "POST"), ("content-type", "application/json"),
+                   ("content-length", str(len(body)))]
+        stream.send(messages.headers_message("request_headers", headers, modes=(FULL_DUPLEX_STREAMED, FULL_DUPLEX_STREAMED)))
+        stream.send(messages.body_message("request_body", body, True))
+        return stream
+
+    def destination(stream):
+        return stream.answers(lambda a: a.kind == "request_body" and a.end_of_stream)[0].destination
+
+    with picker.connect() as connection:
+        streams = [send(connection) for _ in range(20)]
+        assert {destination(stream) for stream in streams} <= {f"127.0.0.1:{port}" for port in engines.ports}
+        assert sum(len(bulk) for bulk in predictor.bulks) == 40
+        assert picker.metric_sum("penstock_decision_fallback_total", state="producer_failed") == 0
+        for stream in streams:
+            stream.cancel()
+        predictor.mode = "hang"
+        left = send(connection)
+        eventually(lambda: sum(len(bulk) for bulk in predictor.bulks) == 42, what="the question is asked")
+        left.cancel()
+        patient = send(connection)
+        assert destination(patient)
+        assert picker.metric_sum("penstock_decision_fallback_total", state="producer_failed") >= 1
+        patient.cancel()
+        eventually(lambda: picker.running() == 0, what="counters back at zero")
