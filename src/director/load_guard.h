@@ -46,13 +46,15 @@ class LoadGuard {
     if (endpoint_ == nullptr || tokens_ == 0) return;
     endpoint_->live->load.fetch_sub(std::exchange(tokens_, 0), std::memory_order_acq_rel);
   }
-  // Everything comes off. Harmless when repeated.
-  void release() {
-    if (endpoint_ == nullptr) return;
+  // Everything comes off. Harmless when repeated. The result: attempts that another thread made fail, for
+  // benchmarks.
+  uint32_t release() {
+    if (endpoint_ == nullptr) return 0;
     endpoint_->live->load.fetch_sub(EndpointLive::pack(1, std::exchange(tokens_, 0)),
                                     std::memory_order_acq_rel);
-    endpoint_->live->unseen.remove(round_);
+    const uint32_t failed = endpoint_->live->unseen.remove(round_);
     endpoint_.reset();
+    return failed;
   }
   bool held() const { return endpoint_ != nullptr; }
   uint64_t tokens() const { return tokens_; }

@@ -70,11 +70,37 @@ TEST(UnseenRequestsTest, AnEndLongAfterItsRoundWasForgottenTakesNothingFromAnoth
   UnseenRequests unseen;
   const UnseenRequests::Round old = unseen.add();
   UnseenRequests::Round round = 0;
-  for (int i = 0; i < 4; ++i) round = unseen.begin_round();
-  EXPECT_EQ(round % 4, old % 4) << "the same place";
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(unseen.since(old), 1U);
+    round = unseen.begin_round();
+  }
+  EXPECT_EQ(unseen.since(old), 0U);
   unseen.add();
   unseen.remove(old);
   EXPECT_EQ(unseen.since(round), 1U);
+}
+
+TEST(UnseenRequestsTest, RoundsGoOnAfterTheLargestNumber) {
+  UnseenRequests unseen;
+  for (int i = 0; i < 65535; ++i) unseen.begin_round();
+  const UnseenRequests::Round last = unseen.add();
+  EXPECT_EQ(last, 65535);
+  EXPECT_EQ(unseen.begin_round(), 0);
+  unseen.add();
+  EXPECT_EQ(unseen.since(last), 2U);
+  EXPECT_EQ(unseen.since(0), 1U);
+  unseen.remove(last);
+  EXPECT_EQ(unseen.since(last), 1U);
+}
+
+TEST(UnseenRequestsTest, MoreThanARoundHoldsAreNotCountedAndTouchNoOther) {
+  UnseenRequests unseen;
+  const UnseenRequests::Round before = unseen.add();
+  const UnseenRequests::Round round = unseen.begin_round();
+  for (int i = 0; i < 70000; ++i) unseen.add();
+  EXPECT_EQ(unseen.since(round), 65535U);
+  EXPECT_EQ(unseen.since(before), 65536U);
+  EXPECT_EQ(unseen.begin_round(), round + 1);
 }
 
 TEST(UnseenRequestsTest, CountsHoldWhileThreadsSendAndScrapesBegin) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 
@@ -15,51 +14,66 @@ namespace penstock {
 // below r: whoever read its values adds since(r), which keeps telling until the next scrape's values are
 // read. Scrapes that fail begin no new round, so during an outage requests go on counting.
 // Example: 2 requests sent, scrape begins (round 1), 3 sent, its values arrive: since(1) = 3.
+//
+// One word holds it all, since every decision in strict mode reads it of every endpoint: the round's number
+// and the requests of that round and of the two before it, which is what is needed while the values of the
+// scrape after the next one are on their way.
 class UnseenRequests {
  public:
-  using Round = uint32_t;
+  using Round = uint16_t;  // counts on from 0 after the largest
 
-  // A request was sent; the result is for remove().
+  // A request was sent; the result is for remove(). Beyond kMost of one round they are not counted.
   Round add() {
-    // Whoever sees a new round sees its count cleared.
-    const Round round = round_.load(std::memory_order_acquire);
-    return round_of(counts_[round % kKept].fetch_add(1, std::memory_order_relaxed));
+    uint64_t word = word_.load(std::memory_order_relaxed);
+    while ((word & kMost) != kMost &&
+           !word_.compare_exchange_weak(word, word + 1, std::memory_order_relaxed)) {
+    }
+    return round_of(word);
   }
-  // It is over. No effect when its round is forgotten.
-  void remove(Round round) {
-    std::atomic<uint64_t>& count = counts_[round % kKept];
-    uint64_t word = count.load(std::memory_order_relaxed);
-    while (round_of(word) == round && requests_of(word) != 0 &&
-           !count.compare_exchange_weak(word, word - 1, std::memory_order_relaxed)) {
+  // It is over. No effect when its round is forgotten. The result: how often another thread was faster, for
+  // benchmarks.
+  uint32_t remove(Round round) {
+    uint64_t word = word_.load(std::memory_order_relaxed);
+    uint32_t failed = 0;
+    while (true) {
+      const auto back = static_cast<Round>(round_of(word) - round);
+      if (back >= kKept) return failed;
+      const uint32_t shift = kBits * back;
+      if ((word >> shift & kMost) == 0) return failed;
+      if (word_.compare_exchange_weak(word, word - (uint64_t{1} << shift), std::memory_order_relaxed))
+        return failed;
+      ++failed;
     }
   }
   // Requests in flight of round `first` and later. Rounds that lie kKept back are forgotten.
   uint32_t since(Round first) const {
-    uint32_t requests = 0;
-    for (const std::atomic<uint64_t>& count : counts_) {
-      const uint64_t word = count.load(std::memory_order_relaxed);
-      if (round_of(word) - first < kKept) requests += requests_of(word);
-    }
-    return requests;
+    const uint64_t word = word_.load(std::memory_order_relaxed);
+    const auto back = static_cast<Round>(round_of(word) - first);
+    const uint64_t newest = word & kMost;
+    const uint64_t before = back >= 1 ? word >> kBits & kMost : 0;
+    const uint64_t oldest = back >= 2 ? word >> 2 * kBits & kMost : 0;
+    return static_cast<uint32_t>(newest + before + oldest);
   }
   // A scrape begins after one that succeeded. The new round's number: what since() takes once this scrape's
   // values are read.
   Round begin_round() {
-    const Round round = round_.load(std::memory_order_relaxed) + 1;
-    counts_[round % kKept].store(uint64_t{round} << 32U, std::memory_order_relaxed);
-    round_.store(round, std::memory_order_release);
-    return round;
+    uint64_t word = word_.load(std::memory_order_relaxed);
+    while (true) {
+      const auto round = static_cast<Round>(round_of(word) + 1);
+      const uint64_t next = (uint64_t{round} << kKept * kBits) | ((word << kBits) & kCounts);
+      if (word_.compare_exchange_weak(word, next, std::memory_order_relaxed)) return round;
+    }
   }
 
  private:
-  // A round's requests must still be there when the values of the scrape after the next one are on their way.
-  static constexpr Round kKept = 4;
-  static Round round_of(uint64_t word) { return static_cast<Round>(word >> 32U); }
-  static uint32_t requests_of(uint64_t word) { return static_cast<uint32_t>(word); }
+  static constexpr uint32_t kKept = 3;
+  static constexpr uint32_t kBits = 16;
+  static constexpr uint64_t kMost = (uint64_t{1} << kBits) - 1;
+  static constexpr uint64_t kCounts = (uint64_t{1} << kKept * kBits) - 1;
+  static Round round_of(uint64_t word) { return static_cast<Round>(word >> kKept * kBits); }
 
-  // By round modulo kKept: the round in the upper half, its requests in flight in the lower one.
-  std::array<std::atomic<uint64_t>, kKept> counts_{};
-  std::atomic<Round> round_{0};
+  // From the top: the round's number, requests two rounds ago, in the round before, in this one.
+  std::atomic<uint64_t> word_{0};
 };
 
 }  // namespace penstock

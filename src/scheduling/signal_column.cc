@@ -80,11 +80,15 @@ SignalColumn gather_by_age(SchedulingContext& ctx, std::span<const Candidate> ca
   // Values observed at or before it are unknown.
   const TimePoint bound = ctx.now - ctx.freshness->of(signal).unknown_after;
   const std::span<double> out = ctx.arena.make_span<double>(candidates.size());
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    const Candidate c = candidates[i];
-    out[i] = values[c] + (credit ? unseen_requests(ctx, c) : 0);
+  for (size_t i = 0; i < candidates.size(); ++i) out[i] = values[candidates[i]];
+  if (credit) {
+    for (size_t i = 0; i < candidates.size(); ++i) out[i] += unseen_requests(ctx, candidates[i]);
   }
   SignalColumn column{out};
+  if (ctx.freshness->all_fresh(ctx.signals, signal_bit(signal), ctx.now)) {
+    finish_column(column, out, [](size_t) { return true; });
+    return column;
+  }
   finish_column(column, out, [&](size_t i) {
     const Candidate c = candidates[i];
     return is_known(states[c], observed[c]) && observed[c] > bound;
