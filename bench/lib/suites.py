@@ -162,12 +162,14 @@ def gateway(args):
     return keys
 
 
-def google_benchmark(program, pattern, seconds="0.3", repetitions=3):
+def google_benchmark(program, pattern, seconds="0.3", repetitions=3, pinned=True):
     command = [str(common.RELEASE / "src" / program), f"--benchmark_filter={pattern}", "--benchmark_format=json",
                f"--benchmark_min_time={seconds}",
                f"--benchmark_repetitions={max(repetitions, 2)}",  # of one there is no median
                "--benchmark_report_aggregates_only=true"]
-    done = subprocess.run(["taskset", "-c", str(common.PROXY_CORE), *command], capture_output=True, text=True, check=True)
+    if pinned:
+        command = ["taskset", "-c", str(common.PROXY_CORE), *command]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     out = {}
     for row in json.loads(done.stdout)["benchmarks"]:
         if row.get("aggregate_name") == "median":
@@ -179,22 +181,83 @@ def nanoseconds(row):
     return row["cpu_time"] * {"ns": 1, "us": 1e3, "ms": 1e6}[row["time_unit"]]
 
 
+def print_figures(figures):
+    """[(what, value, unit, target or None, key)]; targets are upper bounds, of ratios lower ones. The keys."""
+    def verdict(value, unit, target):
+        return common.verdict(target, value) if unit == "×" else common.verdict(value, target)
+    common.table(["figure", "value", "target", ""],
+                 [[what, f"{value:.2f} {unit}".strip(),
+                   "" if target is None else f"{'≥' if unit == '×' else '≤'} {target}",
+                   "" if target is None else verdict(value, unit, target)]
+                  for what, value, unit, target, _ in figures])
+    return {key: value for _, value, _, _, key in figures}
+
+
 def decision(args):
-    """One decision alone: default profile, 10 to 1,000 endpoints and blocks."""
-    rows = google_benchmark("scheduling/scheduling_bench", "decision/default", repetitions=args.rounds)
-    targets = {(100, 1000): 30, (100, 10): 5}
-    keys, out = {}, []
+    """One decision alone, with three scorers and twelve; two loops beside an updater."""
+    targets = {("default", 10, 10): 3, ("default", 100, 10): 5, ("default", 1000, 10): 40, ("default", 100, 1000): 30,
+               ("twelve", 10, 10): 5, ("twelve", 100, 10): 12, ("twelve", 1000, 10): 100}
+    figures = []
+    rows = google_benchmark("scheduling/scheduling_bench", "decision/(default|default_strict|twelve)/", "0.2", args.rounds)
     for name, row in rows.items():
-        found = re.search(r"endpoints:(\d+)/blocks:(\d+)", name)
-        if not found:
-            continue
-        endpoints, blocks = map(int, found.groups())
-        us = nanoseconds(row) / 1e3
-        target = targets.get((endpoints, blocks))
-        out.append([name, f"{us:.2f}", f"≤ {target}" if target else "", common.verdict(us, target) if target else ""])
-        keys[f"us_{endpoints}ep_{blocks}blocks"] = us
-    common.table(["decision", "CPU µs", "target", ""], out)
-    return keys
+        found = re.fullmatch(r"decision/(\w+)/endpoints:(\d+)/blocks:(\d+)", name)
+        profile, endpoints, blocks = found[1], int(found[2]), int(found[3])
+        key = f"us_{endpoints}ep_{blocks}blocks" if profile == "default" else f"us_{profile}_{endpoints}ep_{blocks}blocks"
+        figures.append((f"{profile} profile, {endpoints} endpoints, {blocks} blocks, CPU", nanoseconds(row) / 1e3, "µs",
+                        targets.get((profile, endpoints, blocks)), key))
+    rows = google_benchmark("director/director_bench", "contention/", repetitions=args.rounds, pinned=False)
+    one, two = (next(row for name, row in rows.items() if f"threads:{n}/" in name) for n in (1, 2))
+    figures += [
+        ("two loops beside an updater ÷ one loop, decisions/s",
+         two["decisions_per_second"] / one["decisions_per_second"], "×", 1.7, "two_loops_ratio"),
+        ("the same by the loops' CPU time", two["decisions_per_cpu_second"] / one["decisions_per_cpu_second"], "×", None,
+         "two_loops_cpu_ratio"),
+        ("one decision of two loops, p50, CPU", two["us_p50"], "µs", None, "two_loops_p50_us"),
+        ("one decision of two loops, p99, CPU", two["us_p99"], "µs", None, "two_loops_p99_us"),
+        ("failed CAS a million decisions", two["failed_cas_per_million"], "", None, "two_loops_failed_cas_per_million"),
+        ("publications/s", two["publications_per_second"], "", None, "publications_per_second"),
+        ("the updater's share of a core", two["updater_core_pct"], "%", 5, "updater_core_pct"),
+    ]
+    return print_figures(figures)
+
+
+def prefix_index(args):
+    """The prefix index: 1 M entries of 16 workers, prompts of 128 blocks, all different (uniq) or sharing 96 (share)."""
+    rows = google_benchmark("kvindex/kvindex_bench", "Prefix(Insert/|Hit/|Miss|Half|HitCold|Match1000|InsertAndEvict)", "0.2",
+                            args.rounds)
+    rows |= google_benchmark("kvindex/kvindex_bench", "PrefixTwoWritersStall|PrefixByteBudget", repetitions=args.rounds,
+                             pinned=False)
+
+    def of(name):
+        return next(row for run, row in rows.items() if run == name or run.startswith(name + "/"))
+    figures = []
+    for shape, number in (("uniq", 0), ("share", 1)):
+        figures += [
+            (f"{shape}: full hit, a block", of(f"PrefixHit/share:{number}")["ns_block"], "ns", 2, f"ns_hit_block_{shape}"),
+            (f"{shape}: miss of a prompt", of(f"PrefixMiss/share:{number}")["ns_prompt"], "ns", 40, f"ns_miss_{shape}"),
+            (f"{shape}: half a hit, a block", of(f"PrefixHalf/share:{number}")["ns_block"], "ns", None, f"ns_half_block_{shape}"),
+            (f"{shape}: cold hit, a block", of(f"PrefixHitCold/share:{number}")["ns_block"], "ns", None,
+             f"ns_cold_hit_block_{shape}"),
+            (f"{shape}: insert, a block", of(f"PrefixInsert/share:{number}")["ns_insert_block"], "ns", 10,
+             f"ns_insert_block_{shape}"),
+            (f"{shape}: insert that evicts as much, a block",
+             of(f"PrefixInsertAndEvict/share:{number}")["ns_insert_block_steady"] * 1e9, "ns", None,
+             f"ns_insert_evict_block_{shape}"),
+            (f"{shape}: bytes an entry", of(f"PrefixInsert/share:{number}")["bytes_per_entry"], "", 12 if number == 0 else 5,
+             f"bytes_per_entry_{shape}"),
+        ]
+    stall, budget = of("PrefixTwoWritersStall"), of("PrefixByteBudget")
+    figures += [
+        ("1,000 blocks at 100 endpoints", of("PrefixMatch1000/endpoints:100")["us_match_1000_blocks"], "µs", 0.6,
+         "us_match_1000_blocks"),
+        ("1,000 blocks at 1,000 endpoints", of("PrefixMatch1000/endpoints:1000")["us_match_1000_blocks"], "µs", None,
+         "us_match_1000_blocks_1000ep"),
+        ("two loops insert while it grows from empty: longest insert, CPU", stall["us_worst"], "µs", 50, "us_stall_worst"),
+        ("the same, one of a thousand", stall["us_p999"], "µs", None, "us_stall_p999"),
+        ("most bytes held ÷ budget", budget["most_bytes"] / budget["budget_bytes"], "", 1, "budget_share"),
+        ("entries kept in a budget of 4 MiB", budget["entries"], "", None, "budget_entries"),
+    ]
+    return print_figures(figures)
 
 
 def scrape(args):
@@ -209,5 +272,5 @@ def scrape(args):
     return keys
 
 
-SUITES = {"gateway": gateway, "decision": decision, "scrape": scrape, "extproc": extproc.extproc, "envoy": extproc.envoy,
-          "herd": fleet.herd, "policies": fleet.policies}
+SUITES = {"gateway": gateway, "decision": decision, "prefix-index": prefix_index, "scrape": scrape,
+          "extproc": extproc.extproc, "envoy": extproc.envoy, "herd": fleet.herd, "policies": fleet.policies}

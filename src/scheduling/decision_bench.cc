@@ -3,7 +3,10 @@
 // record, note the choice in the index. Prompts repeat, so that look-ups are hits.
 //
 //   decision/default/endpoints:E/blocks:B    all of it; B prefix blocks of 64 tokens
+//   decision/default_strict/…                the same in strict mode, all signals fresh
+//   decision/twelve/endpoints:E              the default producers and twelve scorers, prompts of 10 blocks
 //   decision/schedule/endpoints:E            from the filled columns to the record: filter, score, pick
+//   decision/schedule_strict/endpoints:E     the same in strict mode
 //   decision/schedule_timed/endpoints:E      the same with plugin durations measured, as in production
 
 #include <benchmark/benchmark.h>
@@ -18,8 +21,22 @@ namespace {
 constexpr size_t kPrompts = 16;
 constexpr size_t kBlockTokens = 64;
 
+// Beyond the default ones; they read signals, loads, sessions, the prefix and the request.
+constexpr std::pair<const char*, const char*> kNineMore[] = {
+    {"running-requests-size-scorer", ""},
+    {"load-aware-scorer", ""},
+    {"lora-affinity-scorer", ""},
+    {"active-request-scorer", ""},
+    {"token-load-scorer", ""},
+    {"no-hit-lru-scorer", ""},
+    {"session-affinity-scorer", ""},
+    {"header-label-affinity-scorer", "{headerName: x-team, labelKey: team}"},
+    {"expected-ttft-scorer", ""},
+};
+
 struct DefaultPolicy {
-  DefaultPolicy(const SlotResolver& slots, telemetry::MetricRegistry* metrics, const Clock* clock) {
+  DefaultPolicy(const SlotResolver& slots, telemetry::MetricRegistry* metrics, const Clock* clock,
+                bool twelve = false) {
     const auto make = [&]<typename Role>(const char* type, const Role*& role) {
       plugins.push_back(make_as(type, role, "", &slots));
     };
@@ -36,15 +53,26 @@ struct DefaultPolicy {
     make("token-producer", tokens);
     make("approx-prefix-cache-producer", approx);
     if (approx != nullptr) note = dynamic_cast<const PreRequest*>(approx);
-    scheduler = std::make_unique<Scheduler>(
-        std::vector<Profile>{{"default", {}, {{queue, 2}, {kv, 2}, {prefix, 3}}, picker}}, handler, metrics,
-        clock);
+    Profile profile{"default", {}, {{queue, 2}, {kv, 2}, {prefix, 3}}, picker};
+    if (twelve) {
+      make("inflight-load-producer", load);
+      for (const auto& [type, parameters] : kNineMore) {
+        const Scorer* scorer = nullptr;
+        plugins.push_back(make_as(type, scorer, parameters, &slots));
+        if (scorer != nullptr) profile.scorers.push_back({scorer, 1});
+      }
+    }
+    scorers = profile.scorers.size();
+    scheduler =
+        std::make_unique<Scheduler>(std::vector<Profile>{std::move(profile)}, handler, metrics, clock);
   }
 
   std::vector<std::unique_ptr<Plugin>> plugins;
   const DataProducer* tokens = nullptr;
   const DataProducer* approx = nullptr;
   const PreRequest* note = nullptr;
+  const DataProducer* load = nullptr;  // with twelve scorers
+  size_t scorers = 0;
   std::unique_ptr<Scheduler> scheduler;
 };
 
@@ -56,12 +84,18 @@ void load_signals(TestPool& pool) {
   }
 }
 
-void decide_default(benchmark::State& state) {
+// In strict mode all signals are fresh, as usual: the oldest value of each is known.
+void make_fresh(TestPool& pool) {
+  pool.signals.oldest.fill(pool.now);
+}
+
+void run_decisions(benchmark::State& state, bool twelve, const Freshness* freshness) {
   TestPool pool(static_cast<size_t>(state.range(0)));
   load_signals(pool);
-  const DefaultPolicy policy(pool.slots, nullptr, nullptr);
-  if (policy.approx == nullptr || policy.note == nullptr) {
-    state.SkipWithError("approx-prefix-cache-producer is not registered");
+  make_fresh(pool);
+  const DefaultPolicy policy(pool.slots, nullptr, nullptr, twelve);
+  if (policy.approx == nullptr || policy.note == nullptr || (twelve && policy.scorers != 12)) {
+    state.SkipWithError("a plugin is not registered");
     return;
   }
   std::array<std::vector<uint32_t>, kPrompts> prompts;
@@ -74,12 +108,14 @@ void decide_default(benchmark::State& state) {
   uint64_t matched = 0;
   const auto decide = [&] {
     SchedulingContext& ctx = pool.restart(++seed);
+    ctx.freshness = freshness;
     TokenizedPrompt* prompt = pool.arena.make<TokenizedPrompt>();
     prompt->token_ids = prompts[seed % kPrompts];
     pool.request.prompts = {prompt, 1};
     DecisionRecord record;
     (void)policy.tokens->produce(ctx);
     (void)policy.approx->produce(ctx);
+    if (policy.load != nullptr) (void)policy.load->produce(ctx);
     auto result = policy.scheduler->run(ctx, record);
     if (!result.ok()) return false;
     (void)policy.note->pre_request(ctx, *result);
@@ -96,19 +132,40 @@ void decide_default(benchmark::State& state) {
   state.counters["blocks_matched"] =
       benchmark::Counter(static_cast<double>(matched), benchmark::Counter::kAvgIterations);
 }
+void decide_default(benchmark::State& state) {
+  run_decisions(state, false, nullptr);
+}
+void decide_strict(benchmark::State& state) {
+  const Freshness freshness;
+  run_decisions(state, false, &freshness);
+}
+void decide_twelve(benchmark::State& state) {
+  run_decisions(state, true, nullptr);
+}
+BENCHMARK(decide_twelve)
+    ->Name("decision/twelve")
+    ->ArgNames({"endpoints", "blocks"})
+    ->ArgsProduct({{10, 100, 1000}, {10}});
+BENCHMARK(decide_strict)
+    ->Name("decision/default_strict")
+    ->ArgNames({"endpoints", "blocks"})
+    ->ArgsProduct({{10, 100, 1000}, {10}});
 BENCHMARK(decide_default)
     ->Name("decision/default")
     ->ArgNames({"endpoints", "blocks"})
     ->ArgsProduct({{10, 100, 1000}, {10, 1000}});
 
-void schedule(benchmark::State& state, telemetry::MetricRegistry* metrics, const Clock* clock) {
+void schedule(benchmark::State& state, telemetry::MetricRegistry* metrics, const Clock* clock,
+              const Freshness* freshness = nullptr) {
   TestPool pool(static_cast<size_t>(state.range(0)));
   load_signals(pool);
+  make_fresh(pool);
   const DefaultPolicy policy(pool.slots, metrics, clock);
   const AttributeSlot slot = pool.slots.slot(data_keys::kPrefixMatch);
   uint64_t seed = 0;
   for (auto _ : state) {
     SchedulingContext& ctx = pool.restart(++seed);
+    ctx.freshness = freshness;
     ctx.attributes.create<PrefixMatch>(slot)[seed % pool.candidates.size()] = {10, 10, 64, 10};
     DecisionRecord record;
     auto result = policy.scheduler->run(ctx, record);
@@ -119,12 +176,22 @@ void schedule(benchmark::State& state, telemetry::MetricRegistry* metrics, const
 void schedule_plain(benchmark::State& state) {
   schedule(state, nullptr, nullptr);
 }
+void schedule_strict(benchmark::State& state) {
+  const Freshness freshness;
+  schedule(state, nullptr, nullptr, &freshness);
+}
 void schedule_timed(benchmark::State& state) {
   telemetry::MetricRegistry metrics;
   const SystemClock clock;
   schedule(state, &metrics, &clock);
 }
 BENCHMARK(schedule_plain)->Name("decision/schedule")->ArgName("endpoints")->Arg(10)->Arg(100)->Arg(1000);
+BENCHMARK(schedule_strict)
+    ->Name("decision/schedule_strict")
+    ->ArgName("endpoints")
+    ->Arg(10)
+    ->Arg(100)
+    ->Arg(1000);
 BENCHMARK(schedule_timed)
     ->Name("decision/schedule_timed")
     ->ArgName("endpoints")
