@@ -31,6 +31,7 @@ void JsonWatcher::give_up_model() {
 void JsonWatcher::line_end() {
   if (state_ == State::kScalar) after_value();
   const bool in_string = state_ == State::kKey || state_ == State::kText || state_ == State::kModel ||
+                         state_ == State::kId ||
                          ((state_ == State::kSkip || state_ == State::kCapture) && in_string_);
   if (!in_string) return;
   reset();
@@ -80,6 +81,7 @@ void JsonWatcher::feed(const char* p, const char* end) {
       case State::kKey:
       case State::kText:
       case State::kModel:
+      case State::kId:
         p = read_string(p, end);
         break;
       case State::kSkip:
@@ -101,6 +103,9 @@ const char* JsonWatcher::begin_value(const char* p) {
         capture_.clear();
         state_ = State::kModel;
         events_.model_begins(p);
+      } else if (member_ == Member::kId && max_id_bytes_ != 0) {
+        capture_.clear();
+        state_ = State::kId;
       } else {
         state_ = State::kText;
       }
@@ -149,11 +154,15 @@ const char* JsonWatcher::read_string(const char* p, const char* end) {
 
 void JsonWatcher::keep_string(std::string_view part) {
   if (state_ == State::kText) return;
-  const size_t limit = state_ == State::kKey ? kMaxKeyBytes : max_model_bytes_;
+  const size_t limit = state_ == State::kKey  ? kMaxKeyBytes
+                       : state_ == State::kId ? max_id_bytes_
+                                              : max_model_bytes_;
   if (capture_.size() + part.size() <= limit) {
     capture_.append(part);
   } else if (state_ == State::kModel) {
     give_up_model();
+  } else if (state_ == State::kId) {
+    state_ = State::kText;
   } else {
     capture_.assign(kMaxKeyBytes, '?');  // no key of interest is that long
   }
@@ -168,6 +177,10 @@ void JsonWatcher::end_string(const char* after) {
     case State::kModel:
       after_value();
       events_.model_ends(after, capture_);
+      return;
+    case State::kId:
+      after_value();
+      events_.id(capture_);
       return;
     default:
       after_value();
@@ -186,6 +199,8 @@ void JsonWatcher::classify_key() {
     member_ = Member::kModel;
   } else if (key == "usage") {
     member_ = Member::kUsage;
+  } else if (key == "id") {
+    member_ = Member::kId;
   } else if (level_ == 1) {
     if (key == "response" || key == "message") {
       member_ = Member::kNested;

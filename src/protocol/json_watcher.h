@@ -8,9 +8,9 @@
 namespace penstock::protocol {
 
 // Follows JSON that comes in pieces of any size and reports a few members of it: "model" string literals,
-// "usage" objects (and "meta_info" ones) and the presence of "error", at the top of a document or inside its
-// "response" or "message" object. Everything else is only skipped: strings and brackets are counted, the
-// grammar is not checked. What makes no sense is ignored until reset().
+// "usage" objects (and "meta_info" ones), the "id" where it is wanted, and the presence of "error", at the
+// top of a document or inside its "response" or "message" object. Everything else is only skipped: strings
+// and brackets are counted, the grammar is not checked. What makes no sense is ignored until reset().
 //
 // States and what moves them (level: 0 outside, 1 in the document's object, 2 in response/message):
 //   kIdle     '{' -> kMember at level 1; '"' -> kText; all else stays, so the objects of an array at the top
@@ -18,9 +18,9 @@ namespace penstock::protocol {
 //   kMember   '"' -> kKey; '}' -> one level up; ',' and blanks stay; else -> kLost
 //   kKey      closing quote -> kColon
 //   kColon    ':' -> kValue; else -> kLost
-//   kValue    '"' -> kModel or kText; '{' -> level 2, kCapture or kSkip; '[' -> kSkip; else -> kScalar
+//   kValue    '"' -> kModel, kId or kText; '{' -> level 2, kCapture or kSkip; '[' -> kSkip; else -> kScalar
 //   kScalar   ',' '}' or blank -> kMember
-//   kText, kModel   closing quote -> kMember (kIdle at level 0)
+//   kText, kModel, kId   closing quote -> kMember (kIdle at level 0)
 //   kSkip, kCapture closing bracket of the value -> kMember
 class JsonWatcher {
  public:
@@ -35,6 +35,8 @@ class JsonWatcher {
     // A whole "usage" or "meta_info" object.
     virtual void usage(std::string_view object, bool is_meta_info) = 0;
     virtual void error_member() = 0;
+    // The content of an "id", as it is written.
+    virtual void id(std::string_view content) = 0;
 
    protected:
     ~Events() = default;
@@ -45,9 +47,11 @@ class JsonWatcher {
   // For another answer. What was begun is given up. Model literals whose content is longer than
   // `max_model_bytes` are given up; 0: none are reported. Objects longer than `max_usage_bytes` are not
   // reported.
-  void start(size_t max_model_bytes, size_t max_usage_bytes) {
+  // Longer ids than `max_id_bytes` are not reported; 0: none are.
+  void start(size_t max_model_bytes, size_t max_usage_bytes, size_t max_id_bytes = 0) {
     max_model_bytes_ = max_model_bytes;
     max_usage_bytes_ = max_usage_bytes;
+    max_id_bytes_ = max_id_bytes;
     reset();
   }
 
@@ -65,6 +69,9 @@ class JsonWatcher {
   void give_up_model();
   size_t max_usage_bytes() const { return max_usage_bytes_; }
   bool in_model() const { return state_ == State::kModel; }
+  // No more ids are wanted of this answer.
+  void seen_id() { max_id_bytes_ = 0; }
+  bool wants_id() const { return max_id_bytes_ != 0; }
 
  private:
   enum class State : uint8_t {
@@ -76,11 +83,12 @@ class JsonWatcher {
     kScalar,
     kText,
     kModel,
+    kId,
     kSkip,
     kCapture,
     kLost
   };
-  enum class Member : uint8_t { kOther, kModel, kUsage, kMetaInfo, kNested, kError };
+  enum class Member : uint8_t { kOther, kModel, kUsage, kMetaInfo, kNested, kError, kId };
 
   const char* begin_value(const char* p);
   const char* read_string(const char* p, const char* end);
@@ -93,6 +101,7 @@ class JsonWatcher {
   Events& events_;
   size_t max_model_bytes_ = 0;
   size_t max_usage_bytes_ = 0;
+  size_t max_id_bytes_ = 0;
   State state_ = State::kIdle;
   Member member_ = Member::kOther;
   int level_ = 0;
@@ -100,7 +109,7 @@ class JsonWatcher {
   bool in_string_ = false;  // within kSkip and kCapture
   bool escaped_ = false;    // the last byte was a backslash that is not itself escaped
   bool key_has_escape_ = false;
-  std::string capture_;  // key, model content or usage object so far
+  std::string capture_;  // key, content of model or id, or usage object so far
 };
 
 }  // namespace penstock::protocol

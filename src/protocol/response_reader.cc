@@ -121,6 +121,7 @@ struct ResponseReader::State final : JsonWatcher::Events {
   bool event_stream = false;
   bool has_usage = false;
   Usage usage_so_far;
+  std::string id_seen;
   uint64_t events = 0;
   bool first_token = false;
   bool error = false;
@@ -155,7 +156,8 @@ struct ResponseReader::State final : JsonWatcher::Events {
       if (kept->capacity() > kKeptBytes) *kept = std::string();
       kept->clear();
     }
-    watcher.start(wants_rewrite ? 6 * served.size() : 0, options.max_usage_bytes);
+    watcher.start(wants_rewrite ? 6 * served.size() : 0, options.max_usage_bytes, options.max_id_bytes);
+    id_seen.clear();
     grpc.reset();
     mode = Mode::kOff;
     event_stream = has_usage = first_token = error = false;
@@ -212,6 +214,11 @@ struct ResponseReader::State final : JsonWatcher::Events {
     has_usage = true;
   }
   void error_member() override { error = error || mode == Mode::kEvents; }
+  void id(std::string_view content) override {
+    id_seen.clear();
+    append_unescaped(id_seen, content);
+    watcher.seen_id();
+  }
 
   // An unfinished literal at the end of a piece is held back only while it may become the served name.
   void hold_or_release(const char* end) {
@@ -298,7 +305,7 @@ struct ResponseReader::State final : JsonWatcher::Events {
     const std::string_view json = without_blanks(data ? text.substr(kDataPrefix.size()) : text);
     if (json != kDone) count_event(json);
     const bool complete = !watcher.inside() && json.starts_with('{') && json.ends_with('}');
-    if (rewriting() || !complete || may_hold_usage(json, api)) {
+    if (rewriting() || !complete || watcher.wants_id() || may_hold_usage(json, api)) {
       watcher.feed(json.data(), json.data() + json.size());
       end_of_json_line(!data);
     }
@@ -439,6 +446,9 @@ void ResponseReader::finish(std::vector<std::string_view>& out) {
 const Usage* ResponseReader::usage() const {
   if (state_->grpc != nullptr) return state_->grpc->usage();
   return state_->has_usage ? &state_->usage_so_far : nullptr;
+}
+std::string_view ResponseReader::response_id() const {
+  return state_->id_seen;
 }
 uint64_t ResponseReader::events() const {
   if (state_->grpc != nullptr) return state_->grpc->events();

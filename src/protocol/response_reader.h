@@ -39,6 +39,8 @@ class ResponseReader {
     std::string_view served_model;
     std::string_view client_model;
     size_t max_usage_bytes = 16 * 1024;  // of one `usage` object; larger ones are not read
+    // The answer's id is wanted (response_id()), of at most so many bytes; 0: it is not.
+    size_t max_id_bytes = 0;
   };
   ResponseReader();
   explicit ResponseReader(const Options& options) : ResponseReader() { start(options); }
@@ -61,6 +63,8 @@ class ResponseReader {
   void finish(std::vector<std::string_view>& out);
 
   const Usage* usage() const;  // nullptr: none seen
+  // The first "id" in the places above, once it has passed; empty: none was seen, or none is wanted.
+  std::string_view response_id() const;
   // Events that carried content ("data:" lines other than [DONE]); 0 for unary answers.
   uint64_t events() const;
   // True once the first piece that carries model output has passed (SSE: the first event with content;

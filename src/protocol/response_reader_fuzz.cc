@@ -46,10 +46,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto api = static_cast<ApiKind>((data[0] >> 1U) % 11U);
   const uint64_t seed = data[1] + 1;
 
-  const ResponseReader::Options observing{.api = api};
+  const ResponseReader::Options observing{.api = api, .max_id_bytes = 32};
   require(read(text, observing, type, seed) == text);
 
-  const ResponseReader::Options restoring{.api = api, .served_model = kServed, .client_model = kClient};
+  const ResponseReader::Options restoring{
+      .api = api, .served_model = kServed, .client_model = kClient, .max_id_bytes = 32};
   const std::string restored = read(text, restoring, type, seed);
   require(restored == read(text, restoring, type, 0));
   if (text.find('\\') == std::string_view::npos) {

@@ -19,6 +19,7 @@ struct Read {
   uint64_t events = 0;
   bool first_token = false;
   bool error = false;
+  std::string id;
 };
 
 // `next_size` says how long the next piece is. Pieces are copies that vanish after each call.
@@ -43,6 +44,7 @@ Read read_in_pieces(std::string_view text, const ResponseReader::Options& option
   out.events = reader.events();
   out.first_token = reader.first_token_seen();
   out.error = reader.error_seen();
+  out.id = reader.response_id();
   return out;
 }
 
@@ -57,6 +59,7 @@ Read read_every_way(std::string_view text, const ResponseReader::Options& option
     EXPECT_EQ(other.text, whole.text) << how;
     EXPECT_EQ(other.events, whole.events) << how;
     EXPECT_EQ(other.first_token, whole.first_token) << how;
+    EXPECT_EQ(other.id, whole.id) << how;
     EXPECT_EQ(other.usage.has_value(), whole.usage.has_value()) << how;
     if (!other.usage || !whole.usage) return;
     EXPECT_EQ(other.usage->prompt_tokens, whole.usage->prompt_tokens) << how;
@@ -166,6 +169,25 @@ TEST(ResponseReader, ReadsUsageNestedInResponsesEvents) {
     EXPECT_NE(read.text.find("\"model\":\"alias\"}}\n\n"), std::string::npos);
     EXPECT_NE(read.text.find("[{\"model\":\"B\"}]"), std::string::npos);
   }
+}
+
+TEST(ResponseReader, TellsTheIdOfAResponseWhereItIsWanted) {
+  const std::string stream =
+      "event: response.created\ndata: {\"type\":\"response.created\",\"item\":{\"id\":\"msg_1\"},"
+      "\"response\":{\"output\":[{\"id\":\"msg_2\"}],\"id\":\"resp_1\"}}\n\n"
+      "event: response.completed\ndata: {\"response\":{\"id\":\"resp_2\"}}\n\n";
+  ResponseReader::Options options{.api = ApiKind::kResponses, .max_id_bytes = 6};
+  EXPECT_EQ(read_every_way(stream, options, kSse).id, "resp_1");
+  EXPECT_EQ(read_every_way(R"({"output":[{"id":"msg_1"}],"id":"r\u005f1","model":"m"})", options, kJson).id,
+            "");
+  options.max_id_bytes = 64;
+  EXPECT_EQ(read_every_way(R"({"output":[{"id":"msg_1"}],"id":"r\u005f1","model":"m"})", options, kJson).id,
+            "r_1");
+  options.served_model = "m";
+  options.client_model = "alias";
+  EXPECT_EQ(read_every_way(stream, options, kSse).id, "resp_1");
+  EXPECT_EQ(read_every_way(R"({"id":7,"object":"list"})", options, kJson).id, "");
+  EXPECT_EQ(read_every_way(stream, plain(ApiKind::kResponses), kSse).id, "");
 }
 
 TEST(ResponseReader, MergesAnthropicUsage) {
