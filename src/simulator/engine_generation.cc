@@ -47,6 +47,7 @@ struct EngineServer::Generation {
   std::vector<TokenEvent> arrived;  // not yet looked at
   uint32_t stream_interval = 1;
   std::string_view echo;
+  bool keeps = false;  // the response is to be stored
 };
 
 class EngineServer::TokensAwaiter {
@@ -273,9 +274,16 @@ std::optional<ApiError> EngineServer::admit(Generation& g, EngineRequest& reques
   int adapter = -1;
   std::string_view name;
   if (auto error = resolve_model(request, adapter, name)) return error;
-  if (!request.previous_response_id.empty())
-    return ApiError{404, "Response with id '" + request.previous_response_id + "' not found.",
-                    "NotFoundError", "response_id"};
+  if (!request.previous_response_id.empty()) {
+    const ResponseStore::Stored* before = responses_.find(request.previous_response_id);
+    if (before == nullptr)
+      return ApiError{404, "Response with id '" + request.previous_response_id + "' not found.",
+                      "NotFoundError", "response_id"};
+    std::vector<uint32_t>& prompt = request.prompts[0];
+    prompt.insert(prompt.begin(), before->tokens.begin(), before->tokens.end());
+    g.context.previous_response_id = request.previous_response_id;
+  }
+  g.keeps = g.context.api == EngineApi::kResponses && request.store && responses_.on();
   if (request.prompt_is_media)
     return ApiError{400, settings_.models.front() + " is not a multimodal model", "BadRequestError", ""};
   if (auto error = check_lengths(request)) return error;
@@ -343,6 +351,15 @@ std::optional<ApiError> EngineServer::admit(Generation& g, EngineRequest& reques
   return std::nullopt;
 }
 
+void EngineServer::keep_response(const Generation& g, std::span<const ChoiceText> texts) {
+  if (!g.keeps) return;
+  ResponseStore::Stored stored;
+  append_response(stored.object, g.context, texts, g.usage);
+  stored.tokens.assign(g.context.prompt_tokens.begin(), g.context.prompt_tokens.end());
+  stored.tokens.insert(stored.tokens.end(), texts[0].tokens.begin(), texts[0].tokens.end());
+  responses_.put(g.context.id, std::move(stored));
+}
+
 void EngineServer::load_report(HttpExchange& x, std::string& out) const {
   const std::string_view format = x.request().fields.get("endpoint-load-metrics-format");
   if (format.empty()) return;
@@ -404,6 +421,7 @@ Task<void> EngineServer::generate(HttpExchange& x, EngineApi api, const Fault* f
   std::string body;
   body.reserve(1024);
   append_response(body, c, texts, g.usage);
+  keep_response(g, texts);
   std::string report;
   load_report(x, report);
   const HeaderField orca{"endpoint-load-metrics", report};
@@ -502,6 +520,7 @@ Task<void> EngineServer::stream(HttpExchange& x, Generation& g, const Fault* fau
         const ChoiceText whole{0, std::string_view(first.text).substr(0, first.text_limit), first.finish,
                                first.stop, first.tokens};
         append_stream_end(out, g.context, whole, g.usage, sequence);
+        keep_response(g, std::span(&whole, 1));
       }
       const bool flush_now = out.size() >= kMaxWriteBytes || i + 1 == events.size();
       if (!flush_now || out.empty()) continue;

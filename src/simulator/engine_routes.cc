@@ -22,6 +22,34 @@ constexpr size_t kMaxAdapters = 10000;
 
 }  // namespace
 
+Task<void> EngineServer::stored_response(HttpExchange& x) {
+  const io::RequestHead& head = x.request();
+  std::string_view id = head.path.substr(std::string_view("/v1/responses/").size());
+  const size_t slash = id.find('/');
+  const std::string_view tail = slash == std::string_view::npos ? std::string_view() : id.substr(slash);
+  id = id.substr(0, slash);
+  const bool shows = tail.empty() && head.method == "GET";
+  if (!shows && !(tail == "/cancel" && head.method == "POST")) {
+    const int status = tail.empty() || tail == "/cancel" ? 405 : 404;
+    count_http(nullptr, head.method, status);
+    co_await send(x, status, kJson,
+                  status == 405 ? "{\"detail\":\"Method Not Allowed\"}" : "{\"detail\":\"Not Found\"}");
+    co_return;
+  }
+  const ResponseStore::Stored* stored = responses_.find(id);
+  ApiError error{404, "Response with id '" + std::string(id) + "' not found.", "NotFoundError",
+                 "response_id"};
+  if (stored != nullptr && !shows)
+    error = ApiError{400, "Cannot cancel a synchronous response.", "BadRequestError", "response_id"};
+  count_http(nullptr, head.method, stored != nullptr && shows ? 200 : error.status);
+  if (stored != nullptr && shows) {
+    const std::string object = stored->object;
+    co_await send(x, 200, kJson, object);
+    co_return;
+  }
+  co_await refuse(x, EngineApi::kResponses, error);
+}
+
 std::string EngineServer::models_body() const {
   const int64_t created = unix_now();
   std::string out = "{\"object\":\"list\",\"data\":[";

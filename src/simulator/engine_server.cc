@@ -102,6 +102,7 @@ Result<EngineServer::Settings> EngineServer::settings_of(const SimEngineOptions&
   s.force_usage = o.enable_force_include_usage;
   s.max_body_bytes = static_cast<size_t>(o.max_body_bytes);
   s.record_requests = static_cast<size_t>(o.record_requests);
+  s.responses_store = static_cast<size_t>(o.responses_store);
   s.faults = o.fault;
   Faults faults(0);
   for (const std::string& fault : s.faults) {
@@ -122,7 +123,8 @@ EngineServer::EngineServer(io::Loop& loop, const Settings& settings)
       model_(settings.model),
       faults_(settings.seed),
       timer_(loop),
-      ids_(settings.seed * 2 + 1) {
+      ids_(settings.seed * 2 + 1),
+      responses_(settings.responses_store) {
   for (const auto& [name, path] : settings_.adapters)
     adapters_.push_back({name, path, model_.add_adapter(name), true});
   for (const std::string& fault : settings_.faults) (void)faults_.add(fault);
@@ -231,6 +233,10 @@ Task<void> EngineServer::handle(HttpExchange& x) {
       co_await send(x, 401, kJson, "{\"error\":\"Unauthorized\"}", {}, false);
       co_return;
     }
+  }
+  if (route == nullptr && head.path.starts_with("/v1/responses/")) {
+    co_await stored_response(x);
+    co_return;
   }
   if (route == nullptr) {
     count_http(nullptr, head.method, 404);

@@ -20,6 +20,7 @@
 #include "simulator/faults.h"
 #include "simulator/metrics_page.h"
 #include "simulator/request_body.h"
+#include "simulator/response_store.h"
 #include "simulator/response_text.h"
 #include "simulator/sim_engine.h"
 
@@ -46,6 +47,7 @@ class EngineServer final : public io::HttpHandler {
     bool force_usage = false;
     size_t max_body_bytes = 0;
     size_t record_requests = 0;
+    size_t responses_store = 0;
     std::vector<std::string> faults;
   };
   static Result<Settings> settings_of(const SimEngineOptions& options);
@@ -90,6 +92,9 @@ class EngineServer final : public io::HttpHandler {
   io::Task<void> health(io::HttpExchange& x);
   io::Task<void> control(io::HttpExchange& x);
   io::Task<void> management(io::HttpExchange& x);
+  // GET and cancel of a response that is kept.
+  io::Task<void> stored_response(io::HttpExchange& x);
+  void keep_response(const Generation& g, std::span<const ChoiceText> texts);
 
   // Sends a whole response with the engine's usual header fields.
   io::Task<void> send(io::HttpExchange& x, int status, std::string_view content_type, std::string_view body,
@@ -142,6 +147,7 @@ class EngineServer final : public io::HttpHandler {
   std::map<std::pair<std::string, std::string>, uint64_t> http_requests_;
   std::unordered_set<uint64_t> seen_connections_;
   std::deque<std::string> recorded_;
+  ResponseStore responses_;
 
   uint64_t requests_ = 0;  // inference requests received
   uint64_t answered_ = 0;  // completely written

@@ -320,6 +320,8 @@ void generation_field(Fields& f, EngineApi api, std::string_view key, const elem
     f.text(value, key, out.request_id);
   else if (key == "previous_response_id")
     f.text(value, key, out.previous_response_id);
+  else if (key == "store" && api == EngineApi::kResponses)
+    f.boolean(value, key, out.store);
   else if (key == "max_output_tokens" && api == EngineApi::kResponses)
     f.integer(value, key, out.max_tokens);
   else if (key == "stop_sequences" && api == EngineApi::kMessages)

@@ -60,6 +60,7 @@ struct EngineRequest {
   std::string adapter_name;
   std::string adapter_path;
   std::string previous_response_id;
+  bool store = true;             // Responses API: the answer is to be kept
   bool prompt_is_media = false;  // parts that a text model can't take
 
   // One token list per prompt; /detokenize: the tokens. The first `prompt_count` are valid.

@@ -350,9 +350,12 @@ void responses_object(std::string& out, const ResponseContext& context, const Ch
   out += ",\"tool_choice\":\"none\",\"tools\":[],\"top_p\":";
   real(out, context.top_p);
   number(out, ",\"background\":false,\"max_output_tokens\":", context.max_tokens);
-  out +=
-      ",\"max_tool_calls\":null,\"previous_response_id\":null,\"prompt\":null,\"reasoning\":null,"
-      "\"service_tier\":\"auto\",\"status\":";
+  out += ",\"max_tool_calls\":null,\"previous_response_id\":";
+  if (context.previous_response_id.empty())
+    out += "null";
+  else
+    quoted(out, "", context.previous_response_id);
+  out += ",\"prompt\":null,\"reasoning\":null,\"service_tier\":\"auto\",\"status\":";
   out += choice == nullptr ? "\"in_progress\"" : (cut ? "\"incomplete\"" : "\"completed\"");
   out += ",\"text\":null,\"top_logprobs\":null,\"truncation\":\"disabled\",\"usage\":";
   if (choice == nullptr) {

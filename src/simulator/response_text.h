@@ -30,6 +30,7 @@ struct ResponseContext {
   double temperature = 1.0;
   double top_p = 1.0;
   int64_t max_tokens = 0;  // Responses API
+  std::string_view previous_response_id;
 };
 
 struct Usage {

@@ -38,6 +38,9 @@ void bind(config::Binder& b, SimEngineOptions& o) {
           "Usage in every chunk of every stream.");
   b.field("max-body-bytes", o.max_body_bytes, "bytes", "Longest request body; beyond: 413.");
   b.field("record-requests", o.record_requests, "requests", "Requests kept for GET /sim/requests.");
+  b.field("responses-store", o.responses_store, "responses",
+          "Responses that an engine keeps for previous_response_id, GET and cancel; 0: none, as vLLM without "
+          "VLLM_ENABLE_RESPONSES_API_STORE.");
   b.field("fault", o.fault, "", "A fault as JSON, such as {\"status\": 503, \"count\": 10}; may repeat.");
 
   within(b, "port", o.port, 0, 65535);
@@ -53,6 +56,7 @@ void bind(config::Binder& b, SimEngineOptions& o) {
   within(b, "output-tokens", o.output_tokens, 0, 1 << 26);
   within(b, "max-body-bytes", o.max_body_bytes, 1, 1LL << 32);
   within(b, "record-requests", o.record_requests, 0, 10000);
+  within(b, "responses-store", o.responses_store, 0, 1000000);
 }
 
 std::vector<config::ParamDoc> sim_engine_flags() {

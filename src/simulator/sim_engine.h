@@ -37,6 +37,7 @@ struct SimEngineOptions : EngineFlags {
   bool enable_request_id_headers = false;
   bool enable_force_include_usage = false;
   int64_t max_body_bytes = 256 << 20;
+  int64_t responses_store = 0;     // responses kept for previous_response_id and GET /v1/responses/{id}
   int64_t record_requests = 0;     // last so many requests kept for GET /sim/requests
   std::vector<std::string> fault;  // JSON objects, see faults.h
 };

@@ -500,6 +500,37 @@ TEST_F(SimEngineTest, RecordedRequestsShowEveryByte) {
   EXPECT_EQ(seen[0]["target"], "/v1/completions");
 }
 
+TEST_F(SimEngineTest, AKeptResponseIsShownAndGoneOnFromByItsEngineAlone) {
+  SimEngineOptions options = fast();
+  options.responses_store = 2;
+  start(options);
+  const auto respond = [&](json body) {
+    body["max_output_tokens"] = 4;
+    const Answer reply = call("POST", "/v1/responses", body.dump());
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return reply.parsed();
+  };
+  const json first = respond({{"input", "one two three"}});
+  const std::string id = first["id"];
+  EXPECT_EQ(call("GET", "/v1/responses/" + id).parsed(), first);
+  const json second = respond({{"input", "four"}, {"previous_response_id", id}});
+  EXPECT_EQ(second["previous_response_id"], id);
+  EXPECT_GT(second["usage"]["input_tokens"], first["usage"]["total_tokens"]);
+  EXPECT_EQ(call("POST", "/v1/responses/" + id + "/cancel").status, 400);
+  EXPECT_EQ(call("DELETE", "/v1/responses/" + id).status, 405);
+  const json unkept = respond({{"input", "five"}, {"store", false}});
+  EXPECT_EQ(call("GET", "/v1/responses/" + std::string(unkept["id"])).status, 404);
+  // The third one takes the place of the first.
+  const Answer streamed = call("POST", "/v1/responses",
+                              R"({"input":"six","stream":true,"max_output_tokens":4,"request_id":"mine"})");
+  EXPECT_EQ(streamed.status, 200);
+  const json third = call("GET", "/v1/responses/resp_mine").parsed();
+  EXPECT_EQ(third["object"], "response");
+  EXPECT_NE(third["status"], "in_progress");
+  EXPECT_EQ(call("GET", "/v1/responses/" + id).status, 404);
+  EXPECT_EQ(call("POST", "/v1/responses/" + id + "/cancel").status, 404);
+}
+
 // --- flags ---
 
 TEST(SimEngineFlags, AreDecodedStrictlyFromOneTable) {
