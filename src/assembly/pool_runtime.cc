@@ -85,7 +85,7 @@ Result<std::unique_ptr<PoolRuntime>> PoolRuntime::create(const SharedKnowledge& 
   if (!context.ok()) return context.error().wrap("pool " + runtime->spec_.settings.name);
   runtime->engine_tls_ = *context;
   runtime->pool_.rules.publish(std::make_shared<const director::PoolRules>());
-  runtime->configure_health();
+  runtime->configure_pool();
   runtime->set_app_protocol(runtime->spec_.app_protocol);
 
   auto document = read_document(runtime->spec_.settings);
@@ -361,13 +361,13 @@ Status PoolRuntime::take(PoolSpec spec, Document document, Assembly assembly) {
   }
   spec_.settings.discovery = former.settings.discovery;
   set_app_protocol(spec_.app_protocol);
-  configure_health();
+  configure_pool();
   ScrapePlan plan = scrape_plan(*assembly.policy);
   if (scraper_ && plan.engines) {
     if (Status status = scraper_->configure(std::move(*plan.engines), std::move(plan.main)); !status.ok()) {
       spec_ = former;
       set_app_protocol(spec_.app_protocol);
-      configure_health();
+      configure_pool();
       return status;
     }
   }
@@ -404,10 +404,11 @@ Status PoolRuntime::refresh_discovery() {
   return first;
 }
 
-void PoolRuntime::configure_health() {
+void PoolRuntime::configure_pool() {
   config::OutlierDetectionSettings settings = spec_.settings.outlier_detection;
   settings.enabled = settings.enabled.value_or(true);
   pool_.health.configure(settings);
+  pool_.responses.configure(spec_.settings.sticky_responses);
 }
 
 void PoolRuntime::set_rules(std::shared_ptr<const director::PoolRules> rules) {

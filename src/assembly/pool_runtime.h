@@ -111,7 +111,7 @@ class PoolRuntime final : private discovery::EndpointListener {
   // Makes new settings and a policy made for them the pool's. On error everything stays as it was.
   Status take(PoolSpec spec, Document document, Assembly assembly);
   Status publish(Assembly assembly);
-  void configure_health();
+  void configure_pool();
   Status make_scraper(const director::Policy& policy);
   // What a policy's data sources want fetched.
   struct ScrapePlan {

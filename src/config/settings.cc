@@ -115,6 +115,7 @@ struct PoolNodes {
   const Node* deadlines = nullptr;
   const Node* retries = nullptr;
   const Node* outlier_detection = nullptr;
+  const Node* sticky_responses = nullptr;
 };
 
 void bind_pool(Binder& b, PoolSettings& p, PoolNodes& n) {
@@ -128,6 +129,8 @@ void bind_pool(Binder& b, PoolSettings& p, PoolNodes& n) {
   b.node("retries", n.retries, "When a request is tried again elsewhere.");
   b.node("outlierDetection", n.outlier_detection,
          "When an endpoint that fails requests gets none for a while.");
+  b.node("stickyResponses", n.sticky_responses,
+         "How long is remembered which endpoint made which stored response (/v1/responses).");
   b.field("allowExperimentalPlugins", p.allow_experimental_plugins, "", "Whether Alpha plugins may be used.");
 }
 
@@ -221,6 +224,14 @@ void bind_outlier_detection(Binder& b, OutlierDetectionSettings& o) {
   b.field("firstTokenStall", o.first_token_stall, "",
           "A request for a stream that waits so long for its first output, while its endpoint sends none to "
           "anybody else, counts as failed; 0s: not looked at. It is not cut.");
+}
+
+void bind_sticky_responses(Binder& b, StickyResponsesSettings& r) {
+  b.field(
+      "entries", r.entries, "responses",
+      "So many are remembered, those that were used last; 0: none, and previous_response_id works with one "
+      "endpoint only.");
+  b.field("expiry", r.expiry, "", "A response that nobody asks for so long is forgotten.");
 }
 
 void bind_service(Binder& b, ServiceSettings& s) {
@@ -487,6 +498,13 @@ class SettingsDecoder {
       bounds(path + ".retries", *nodes.retries, {{"attempts", p.retries.attempts, 1, 3}});
     }
     outlier_detection(nodes.outlier_detection, path + ".outlierDetection", p.outlier_detection);
+    decode_object(nodes.sticky_responses, path + ".stickyResponses", errors_,
+                  [&](Binder& b) { bind_sticky_responses(b, p.sticky_responses); });
+    if (nodes.sticky_responses != nullptr) {
+      bounds(path + ".stickyResponses", *nodes.sticky_responses,
+             {{"entries", p.sticky_responses.entries, 0, 10000000}});
+      positive(path + ".stickyResponses.expiry", *nodes.sticky_responses, p.sticky_responses.expiry);
+    }
     const bool twice = std::any_of(out_.pools.begin(), out_.pools.end(), [&](const PoolSettings& other) {
       return other.name == p.name && other.ns == p.ns;
     });
@@ -718,6 +736,10 @@ std::vector<SettingsSection> describe_settings() {
       "is "
       "let through; its first output brings the endpoint back, its failure means a longer ejection.",
       [&](Binder& b) { bind_outlier_detection(b, pool.outlier_detection); });
+  add("pools[].stickyResponses",
+      "A stored response is in the memory of the engine that made it: previous_response_id, and GET, DELETE "
+      "and cancel of the response, go there. Learned from answers, by each process for itself.",
+      [&](Binder& b) { bind_sticky_responses(b, pool.sticky_responses); });
   add("services[]", "A plain Service as HTTPRoutes name it.", [&](Binder& b) { bind_service(b, service); });
   add("routing", "", [&](Binder& b) { bind_routing(b, s); });
   add("admin", "", [&](Binder& b) { bind_admin(b, s); });

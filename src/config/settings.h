@@ -12,6 +12,7 @@
 #include "config/node.h"
 #include "config/outlier_detection.h"
 #include "config/params.h"
+#include "config/sticky_responses.h"
 
 // Penstock's own settings for `penstock serve`: one YAML document, strictly decoded. Every field is listed
 // by describe_settings(), from which the reference is generated. Relative paths are relative to the folder
@@ -118,6 +119,7 @@ struct PoolSettings {
   DeadlineSettings deadlines;
   RetrySettings retries;
   OutlierDetectionSettings outlier_detection;
+  StickyResponsesSettings sticky_responses;
   bool allow_experimental_plugins = false;
 };
 

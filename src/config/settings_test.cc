@@ -68,6 +68,7 @@ pools:
   deadlines: {connect: 1s, firstByte: 0s, idle: 30s, total: 10m}
   retries: {attempts: 1}
   outlierDetection: {consecutiveFailures: 5, failureRatio: 0, window: 10s, maxEjectedPercent: 10, firstTokenStall: 0s}
+  stickyResponses: {entries: 500, expiry: 1h}
 - {name: other, config: other.yaml, discovery: {static: ["http://127.0.0.1:1"]}}
 )",
                            "s.yaml", "/etc/penstock");
@@ -107,6 +108,8 @@ pools:
   EXPECT_EQ(p.outlier_detection.window, std::chrono::seconds(10));
   EXPECT_EQ(p.outlier_detection.max_ejected_percent, 10);
   EXPECT_EQ(p.outlier_detection.first_token_stall, Duration(0));
+  EXPECT_EQ(p.sticky_responses.entries, 500);
+  EXPECT_EQ(p.sticky_responses.expiry, std::chrono::hours(1));
   EXPECT_EQ(s->pools[1].config_file, "/etc/penstock/other.yaml");
 }
 
@@ -132,6 +135,9 @@ TEST(Settings, NameFieldValueAndLineInEveryError) {
   EXPECT_THAT(pool("  outlierDetection: {maxEjectedPercent: 101}\n"), HasSubstr("101 is not in 0..100"));
   EXPECT_THAT(pool("  outlierDetection: {baseEjection: 1m, maxEjection: 30s}\n"),
               HasSubstr("pools[0].outlierDetection.maxEjection: is below baseEjection (line 4)"));
+  EXPECT_THAT(pool("  stickyResponses: {entries: -1}\n"), HasSubstr("-1 is not in 0..10000000"));
+  EXPECT_THAT(pool("  stickyResponses: {expiry: 0s}\n"),
+              HasSubstr("pools[0].stickyResponses.expiry: 0s is not positive (line 4)"));
   EXPECT_THAT(pool("  outlierDetection: {window: 0s}\n"),
               HasSubstr("outlierDetection.window: 0s is not positive"));
   EXPECT_THAT(pool("  discovery: {static: [\"ftp://x\"]}\n"),
@@ -225,7 +231,7 @@ TEST(Settings, TracingNamesItsExporterAndProtocol) {
 
 TEST(Settings, DescribeEveryFieldWithTypeAndDefault) {
   const auto sections = describe_settings();
-  EXPECT_EQ(sections.size(), 21U);
+  EXPECT_EQ(sections.size(), 22U);
   for (const SettingsSection& section : sections) {
     EXPECT_FALSE(section.fields.empty()) << section.path;
     for (const ParamDoc& field : section.fields)

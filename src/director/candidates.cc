@@ -13,20 +13,26 @@ bool has(std::span<const EndpointSlot> slots, EndpointSlot slot) {
 
 }  // namespace
 
-bool TrialClaims::give_back(Candidate but) {
+void TrialClaims::give_back(Candidate but, Candidate and_but) {
   Claim* kept = nullptr;
   for (Claim* claim = first_; claim != nullptr;) {
     Claim* next = claim->next;
-    if (claim->candidate == but) {
+    if (claim->candidate == but || claim->candidate == and_but) {
+      claim->next = kept;
       kept = claim;
-      kept->next = nullptr;
     } else {
       HealthWatch::give_back(*claim->live);
     }
     claim = next;
   }
   first_ = kept;
-  return kept != nullptr;
+}
+
+bool TrialClaims::has(Candidate candidate) const {
+  for (const Claim* claim = first_; claim != nullptr; claim = claim->next) {
+    if (claim->candidate == candidate) return true;
+  }
+  return false;
 }
 
 void CandidateFinder::note_members(const std::shared_ptr<const PoolSnapshot>& pool) {
@@ -39,7 +45,7 @@ void CandidateFinder::note_members(const std::shared_ptr<const PoolSnapshot>& po
 
 CandidateFinder::Found CandidateFinder::find(const std::shared_ptr<const PoolSnapshot>& pool,
                                              const Wanted& wanted, TimePoint now, Arena& arena,
-                                             TrialClaims* claims) {
+                                             TrialClaims* claims, bool ejected_too) {
   if (reach_of_ != pool) note_members(pool);
   std::span<Candidate> candidates = arena.make_span<Candidate>(reach_.size());
   std::span<const bool> allowed;
@@ -67,7 +73,7 @@ CandidateFinder::Found CandidateFinder::find(const std::shared_ptr<const PoolSna
       found.of_pool = false;
       continue;
     }
-    if (out) {
+    if (out && !ejected_too) {
       const HealthWatch::Entry entry = health_.admit(live, now, claims != nullptr);
       if (entry == HealthWatch::Entry::kEjected) ++left_out.ejected;
       if (entry == HealthWatch::Entry::kOnTrial) ++left_out.on_trial;
@@ -80,7 +86,8 @@ CandidateFinder::Found CandidateFinder::find(const std::shared_ptr<const PoolSna
     candidates[count++] = c;
   }
   health_.set_size(size);
-  found.nobody_healthy = count == trials && trials + left_out.ejected + left_out.on_trial != 0;
+  found.nobody_healthy =
+      ejected_too || (count == trials && trials + left_out.ejected + left_out.on_trial != 0);
   if (count == 0 && found.nobody_healthy) {
     for (Candidate c = 0; c < reach_.size(); ++c) {
       if (reach_[c].draining || reach_[c].live->asleep.load(std::memory_order_relaxed)) continue;
@@ -89,6 +96,12 @@ CandidateFinder::Found CandidateFinder::find(const std::shared_ptr<const PoolSna
   }
   found.candidates = candidates.first(count);
   return found;
+}
+
+bool CandidateFinder::may_have(const PoolSnapshot& pool, const Wanted& wanted, Candidate candidate,
+                               Arena& arena) {
+  if (wanted.subset && !allowed_by(*wanted.subset, pool, arena)[candidate]) return false;
+  return !has(wanted.excluded, pool.endpoints[candidate]->slot);
 }
 
 std::span<Candidate> CandidateFinder::with_bound(const SchedulingContext& ctx, const Wanted& wanted,

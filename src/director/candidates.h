@@ -22,7 +22,7 @@ namespace penstock::director {
 class TrialClaims {
  public:
   explicit TrialClaims(Arena& arena) : arena_(arena) {}
-  ~TrialClaims() { give_back(kNobody); }
+  ~TrialClaims() { give_back(kNobody, kNobody); }
   TrialClaims(const TrialClaims&) = delete;
   TrialClaims& operator=(const TrialClaims&) = delete;
 
@@ -30,19 +30,20 @@ class TrialClaims {
   void add(Candidate candidate, EndpointLive& live) {
     first_ = arena_.make<Claim>(Claim{candidate, &live, first_});
   }
-  // Gives the others back. True: `winner` was claimed, and still is.
-  bool keep(Candidate winner) { return give_back(winner); }
-  // The claim that was kept is somebody else's from now on.
+  static constexpr Candidate kNobody = ~Candidate{0};
+  // Gives back all but those of `one` and `another`.
+  void keep(Candidate one, Candidate another = kNobody) { give_back(one, another); }
+  bool has(Candidate candidate) const;
+  // The claims that were kept are somebody else's from now on.
   void hand_over() { first_ = nullptr; }
 
  private:
-  static constexpr Candidate kNobody = ~Candidate{0};
   struct Claim {
     Candidate candidate;
     EndpointLive* live;
     Claim* next;
   };
-  bool give_back(Candidate but);
+  void give_back(Candidate but, Candidate and_but);
 
   Arena& arena_;
   Claim* first_ = nullptr;
@@ -69,9 +70,12 @@ class CandidateFinder {
     // It may have everybody who neither drains nor sleeps: what is found is true of the pool.
     bool of_pool = false;
   };
-  // Trials among the candidates are claimed, unless `claims` is nullptr. REQUIRES: HealthWatch::begin(now).
+  // Trials among the candidates are claimed, unless `claims` is nullptr. `ejected_too`: nobody is left out
+  // for its health; then there are no trials. REQUIRES: HealthWatch::begin(now).
   Found find(const std::shared_ptr<const PoolSnapshot>& pool, const Wanted& wanted, TimePoint now,
-             Arena& arena, TrialClaims* claims);
+             Arena& arena, TrialClaims* claims, bool ejected_too = false);
+  // Whether the request may have this endpoint, whatever its state.
+  static bool may_have(const PoolSnapshot& pool, const Wanted& wanted, Candidate candidate, Arena& arena);
   // ctx.candidates and, in their places, draining endpoints that the request's session is bound to.
   std::span<Candidate> with_bound(const SchedulingContext& ctx, const Wanted& wanted,
                                   std::span<const SessionHolder* const> holders) const;

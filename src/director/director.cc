@@ -10,6 +10,7 @@
 
 #include "base/strings.h"
 #include "director/explain.h"
+#include "director/stored_response.h"
 #include "director/tracing.h"
 #include "protocol/errors.h"
 #include "telemetry/log.h"
@@ -70,6 +71,18 @@ PickedAs picked_as(const Endpoint& winner, bool on_trial, bool health_on, TimePo
   return PickedAs::kHealthy;
 }
 
+// The stage whose target's load is held until the answer begins, and whose health is judged beside that of
+// the target.
+constexpr std::string_view kPrefillProfile = "prefill";
+
+std::optional<Candidate> prefill_target(const SchedulingResult& result) {
+  for (const ProfileResult* profile : result.profiles) {
+    if (profile == nullptr || profile == result.primary || profile->targets.empty()) continue;
+    if (profile->profile_name == kPrefillProfile) return profile->targets[0];
+  }
+  return std::nullopt;
+}
+
 bool has_no_body_by_method(std::string_view method) {
   return method == "GET" || method == "HEAD" || method == "DELETE" || method == "OPTIONS";
 }
@@ -89,6 +102,7 @@ void Request::reset() {
   rewritten = {};
   tokens_until_first_byte = false;
   restore_model = false;
+  learns_response = false;
   series = nullptr;
   log_handle = {};
   unreadable = false;
@@ -293,6 +307,12 @@ Status Director::decide_steps(Request& request, const RequestInput& input, Purpo
 }
 
 Status Director::parse(Request& request, const RequestInput& input) {
+  if (const std::string_view id = stored_response_id(input.method, input.path); !id.empty()) {
+    request.parsed.api = ApiKind::kResponses;
+    request.parsed.previous_response_id = id;
+    request.inference.api = ApiKind::kResponses;
+    return {};
+  }
   if (input.body.size == 0 && (input.bodyless || has_no_body_by_method(input.method))) return {};
   const protocol::RequestParser* parser = request.policy->parsers->find(input.path);
   if (parser == nullptr) {
@@ -314,6 +334,7 @@ Status Director::parse(Request& request, const RequestInput& input) {
   inference.streaming = parsed->streaming;
   inference.max_output_tokens = parsed->max_output_tokens;
   request.restore_model = parser->can_rewrite_model() && parsed->rewritable;
+  request.learns_response = parsed->stores_response && pool_.responses.on();
   request.record.incoming_model = inference.incoming_model;
   return {};
 }
@@ -398,8 +419,50 @@ Status Director::screen(SchedulingContext& ctx, std::span<Candidate> candidates,
                "rejected-no-endpoints"};
 }
 
+Status Director::find_holder(const Request& request, const PoolSnapshot& pool,
+                             const CandidateFinder::Wanted& wanted, Arena& arena, TimePoint now, bool explain,
+                             std::optional<Candidate>& holder) {
+  const protocol::ParsedBody& parsed = request.parsed;
+  if (!parsed.conversation_id.empty() && pool.endpoints.size() > 1) {
+    return Error{ErrorCode::kNotImplemented,
+                 "the request continues state that only the replica which made it has (" +
+                     std::string(parsed.conversation_id.substr(0, kMaxIdShown)) +
+                     "); send the whole input instead of conversation"};
+  }
+  const std::string_view id = parsed.previous_response_id;
+  if (id.empty()) return {};
+  const ResponseHolders::Found found = pool_.responses.find(id, pool, now, !explain);
+  const std::string shown(id.substr(0, kMaxIdShown));
+  if (found.known == ResponseHolders::Known::kUnknown) {
+    // Where there is only one that could have made it, it knows best.
+    if (pool.endpoints.size() <= 1) return {};
+    return Error{ErrorCode::kNotFound,
+                 "Response with id '" + shown +
+                     "' not found: no endpoint of the pool is known to hold it; send the "
+                     "whole input instead"};
+  }
+  if (found.known == ResponseHolders::Known::kGone) {
+    return Error{ErrorCode::kNotFound,
+                 "Response with id '" + shown +
+                     "' not found: the endpoint that held it has left the pool; send the "
+                     "whole input instead"};
+  }
+  if (!CandidateFinder::may_have(pool, wanted, found.candidate, arena)) {
+    return Error{ErrorCode::kServiceUnavailable,
+                 "the one endpoint that holds response '" + shown + "' cannot be used for this request",
+                 "rejected-no-endpoints"};
+  }
+  const bool generates = stored_response_id(request.inference.method, request.inference.path).empty();
+  if (generates && pool.endpoints[found.candidate]->live->asleep.load(std::memory_order_relaxed)) {
+    return Error{ErrorCode::kServiceUnavailable, "the engine that holds response '" + shown + "' sleeps",
+                 "rejected-no-endpoints"};
+  }
+  holder = found.candidate;
+  return {};
+}
+
 Status Director::choose(Request& request, Random& random, std::span<const EndpointSlot> excluded,
-                        Purpose purpose, std::string* explanation) {
+                        Purpose purpose, std::string* explanation, bool last_resort) {
   const bool explain = purpose != Purpose::kDecide;
   const Policy& policy = *request.policy;
   InferenceRequest& inference = request.inference;
@@ -419,19 +482,16 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   TrialClaims claims(arena);
   const CandidateFinder::Wanted wanted{request.subset, excluded};
   const CandidateFinder::Found found =
-      candidates_.find(picture.pool, wanted, now, arena, explain ? nullptr : &claims);
+      candidates_.find(picture.pool, wanted, now, arena, explain ? nullptr : &claims, last_resort);
   record.left_out = found.left_out;
-  // What this request tried and lost says nothing of its decision as a whole.
-  if (excluded.empty() && found.nobody_healthy) record.fallback = FallbackState::kAllEjected;
-  std::span<Candidate> candidates = found.candidates;
+  std::optional<Candidate> holder;
+  if (Status status = find_holder(request, pool, wanted, arena, now, explain, holder); !status.ok())
+    return status;
+  // What this request tried and lost, or who alone can serve it, says nothing of its decision as a whole.
+  if (excluded.empty() && found.nobody_healthy && !holder) record.fallback = FallbackState::kAllEjected;
+  const bool of_pool = found.of_pool && !holder;
+  std::span<Candidate> candidates = holder ? arena.make_filled<Candidate>(1, *holder) : found.candidates;
   size_t count = candidates.size();
-
-  if (!request.parsed.replica_state_id.empty() && pool.endpoints.size() > 1) {
-    return Error{ErrorCode::kNotImplemented,
-                 "the request continues state that only the replica which made it has (" +
-                     std::string(request.parsed.replica_state_id.substr(0, kMaxIdShown)) +
-                     "); send the whole input instead of previous_response_id or conversation"};
-  }
 
   if (!explain) find_plugin_series(request.policy);
   AttributeTable attributes(arena, policy.attribute_slots, pool.endpoints.size());
@@ -470,7 +530,7 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   if (inference.prompts.empty()) inference.prompts = request.parsed.prompts;
   produce(DataProducer::Stage::kRequest);
   record.prompt_tokens = inference.prompt_tokens();
-  if (record.left_out.draining != 0 && !policy.session_holders.empty()) {
+  if (record.left_out.draining != 0 && !policy.session_holders.empty() && !holder) {
     candidates = candidates_.with_bound(ctx, wanted, policy.session_holders);
     count = candidates.size();
     ctx.candidates = candidates;
@@ -483,7 +543,7 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
     return {};
   }
   if (candidates.empty()) {
-    if (found.of_pool && record.left_out.asleep != 0) {
+    if (of_pool && record.left_out.asleep != 0) {
       record.fallback = FallbackState::kAllAsleep;
       if (!explain) note_fallback(record.fallback, true);
       return Error{ErrorCode::kServiceUnavailable, "every engine of the pool that could be asked sleeps",
@@ -492,7 +552,7 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
     // Endpoints that this request tried and lost, or may not use, say nothing about the pool.
     if (excluded.empty()) {
       record.fallback = FallbackState::kNoEndpoint;
-      if (!explain && found.of_pool) note_fallback(record.fallback, true);
+      if (!explain && of_pool) note_fallback(record.fallback, true);
     }
     return Error{ErrorCode::kServiceUnavailable, "failed to find endpoint candidates for serving the request",
                  "rejected-no-endpoints"};
@@ -524,7 +584,14 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   }
   if (!policy.admitters.empty()) lap = clock_.now();
 
+  const FallbackState before = record.fallback;
   Result<SchedulingResult> scheduled = policy.scheduler->run(ctx, record);
+  // Where a profile finds nobody, as of a role whose endpoints are all ejected, a bad chance is better than
+  // none.
+  if (!scheduled.ok() && !holder && !last_resort && found.left_out.ejected + found.left_out.on_trial != 0) {
+    record.fallback = before;
+    return choose(request, random, excluded, purpose, explanation, true);
+  }
   const TimePoint schedule_ended = clock_.now();
   if (!explain) pool_.metrics.scheduler_seconds.observe(to_seconds(schedule_ended - lap));
   if (!scheduled.ok()) {
@@ -538,8 +605,10 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
     return Error{ErrorCode::kInternal, "results must be greater than zero"};
   }
   const Candidate winner = scheduled->primary->targets[0];
-  const bool on_trial = claims.keep(winner);
-  record.picked_as = picked_as(*pool.endpoints[winner], on_trial, health_.on(), now);
+  const std::optional<Candidate> prefill = prefill_target(*scheduled);
+  claims.keep(winner, prefill.value_or(TrialClaims::kNobody));
+  record.picked_as =
+      holder ? PickedAs::kHolder : picked_as(*pool.endpoints[winner], claims.has(winner), health_.on(), now);
   fill_record(request, ctx, *scheduled, winner);
   record.endpoint_chosen_at = schedule_ended;
   if (request.keep_scores) {
@@ -562,9 +631,10 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
     return {};
   }
   series_.attempt(inference.target_model, *pool.endpoints[winner]).add();
-  if (excluded.empty()) note_fallback(record.fallback, found.of_pool);
+  if (excluded.empty()) note_fallback(record.fallback, of_pool);
+  Status told = reserve_and_tell(request, ctx, *scheduled, winner, claims);
   claims.hand_over();
-  return reserve_and_tell(request, ctx, *scheduled, winner, on_trial);
+  return told;
 }
 
 void Director::find_plugin_series(const std::shared_ptr<const Policy>& policy) {
@@ -581,11 +651,11 @@ void Director::find_plugin_series(const std::shared_ptr<const Policy>& policy) {
 }
 
 Status Director::reserve_and_tell(Request& request, SchedulingContext& ctx, const SchedulingResult& result,
-                                  Candidate winner, bool on_trial) {
+                                  Candidate winner, const TrialClaims& claims) {
   const Policy& policy = *request.policy;
   request.endpoint = ctx.pool.endpoints[winner];
-  health_.open(request.health, request.endpoint, on_trial, ctx.request.streaming && request.shows_output,
-               ctx.now);
+  const bool streams = ctx.request.streaming && request.shows_output;
+  health_.open(request.health.target(), request.endpoint, claims.has(winner), streams, ctx.now);
   uint64_t tokens = 0;
   if (policy.load_estimator != nullptr) {
     tokens = policy.load_estimator->reserve_tokens(ctx, winner);
@@ -595,7 +665,14 @@ Status Director::reserve_and_tell(Request& request, SchedulingContext& ctx, cons
   for (const ProfileResult* profile : result.profiles) {
     if (profile == nullptr || profile == result.primary || profile->targets.empty()) continue;
     const Candidate target = profile->targets[0];
-    LoadGuard& guard = profile->profile_name == "prefill" ? request.prefill_load : request.stage_load;
+    const bool prefills = profile->profile_name == kPrefillProfile;
+    if (prefills && target != winner) {
+      health_.open(request.health.prefill(), ctx.pool.endpoints[target], claims.has(target), streams,
+                   ctx.now);
+    } else if (!prefills) {
+      request.health.set_encodes();
+    }
+    LoadGuard& guard = prefills ? request.prefill_load : request.stage_load;
     guard =
         LoadGuard(ctx.pool.endpoints[target],
                   policy.load_estimator == nullptr ? 0 : policy.load_estimator->reserve_tokens(ctx, target));

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,7 +21,9 @@
 #include "director/load_guard.h"
 #include "director/policy.h"
 #include "director/published.h"
+#include "director/request_health.h"
 #include "director/request_metrics.h"
+#include "director/response_holders.h"
 #include "director/rewrites.h"
 #include "director/subset.h"
 #include "inference/decision.h"
@@ -55,7 +58,8 @@ struct Pool {
         ns(std::move(pool_namespace)),
         metrics(request_metrics),
         log(log_options),
-        health(name, request_metrics) {
+        health(name, request_metrics),
+        responses(name, request_metrics, std::random_device{}()) {
     metrics.fallback_state.with({name, fallback_state_name(FallbackState::kNone)}).set(1);
   }
 
@@ -66,6 +70,7 @@ struct Pool {
   Published<PoolRules> rules;
   DecisionLog log;
   EndpointHealth health;
+  ResponseHolders responses;
   // The state of the pool (no fresh signals, no endpoint) that the latest decision met which might have
   // picked any of its endpoints: a log line is written when it changes.
   std::atomic<FallbackState> fallback{FallbackState::kNone};
@@ -138,11 +143,12 @@ class Request {
   // and one more, until it ends.
   LoadGuard prefill_load;
   LoadGuard stage_load;
-  HealthTicket health;                   // what the request will say of `endpoint`
+  RequestHealth health;                  // what the request will say of its endpoints
   std::string_view destination;          // "host:port[,host:port…]", best first
   protocol::RewrittenBody rewritten;     // what is sent; no pieces: the body goes out as it came
   bool tokens_until_first_byte = false;  // release the guard's tokens when the answer begins
   bool restore_model = false;            // the answer names the target model; the client knows another name
+  bool learns_response = false;          // the answer is a response that its endpoint stores
   const RequestSeries* series = nullptr;
   DecisionLog::Handle log_handle;
   bool unreadable = false;               // the parser refused the body
@@ -213,10 +219,14 @@ class Director {
   Status classify(Request& request, bool trust_fairness_header);
   Status screen(SchedulingContext& ctx, std::span<Candidate> candidates, size_t& count,
                 const Policy& policy) const;
+  // `last_resort`: endpoints that are ejected are candidates like the others.
   Status choose(Request& request, Random& random, std::span<const EndpointSlot> excluded, Purpose purpose,
-                std::string* explanation);
+                std::string* explanation, bool last_resort = false);
+  // Sets `holder` where the request goes on from a stored response: nobody else may get it.
+  Status find_holder(const Request& request, const PoolSnapshot& pool, const CandidateFinder::Wanted& wanted,
+                     Arena& arena, TimePoint now, bool explain, std::optional<Candidate>& holder);
   Status reserve_and_tell(Request& request, SchedulingContext& ctx, const SchedulingResult& result,
-                          Candidate winner, bool on_trial);
+                          Candidate winner, const TrialClaims& claims);
   void fill_record(Request& request, const SchedulingContext& ctx, const SchedulingResult& result,
                    Candidate winner);
   // Counts a decision in a fallback state; `of_pool`: the pool is in it, or in none.

@@ -473,18 +473,6 @@ TEST_F(DirectorTest, DecidingAgainMovesTheReservationToAnotherEndpoint) {
   EXPECT_EQ(endpoints[1]->live->load, 0U);
 }
 
-TEST_F(DirectorTest, StateOfOneReplicaIsRefusedWhereThereAreSeveral) {
-  use_endpoints(2);
-  const Status status = director.decide(request, input(R"({"model":"m","previous_response_id":"resp_1"})"));
-  EXPECT_EQ(status.error().code, ErrorCode::kNotImplemented);
-  // An id may be as long as a body; the message is not.
-  request.reset();
-  const Status huge = director.decide(
-      request, input(R"({"model":"m","previous_response_id":")" + std::string(1 << 20, 'r') + "\"}"));
-  EXPECT_EQ(huge.error().code, ErrorCode::kNotImplemented);
-  EXPECT_LT(huge.error().message.size(), 256U);
-}
-
 TEST_F(DirectorTest, ACachedOnlyRequestWithoutAMatchIsA412) {
   use_endpoints(1);
   headers = {{"prefer", "return=minimal, IF-Available;wait=5"}};

@@ -147,6 +147,10 @@ class HealthTicket {
 
   bool open() const { return watch_ != nullptr; }
   bool on_trial() const { return on_trial_; }
+  // REQUIRES: open().
+  uint32_t failures_in_a_row() const {
+    return endpoint_->live->consecutive_failures.load(std::memory_order_relaxed);
+  }
 
  private:
   friend class HealthWatch;

@@ -448,10 +448,10 @@ class HealthDecisionTest : public EndpointHealthTest {
     return request.endpoint->name;
   }
   std::string ask_failing() {
-    return ask([&](HealthTicket& ticket) { ticket.fail(FailureKind::kStatus, clock.now()); });
+    return ask([&](RequestHealth& health) { health.fail(FailureKind::kStatus, clock.now()); });
   }
   std::string ask_served() {
-    return ask([&](HealthTicket& ticket) { ticket.succeed(clock.now()); });
+    return ask([&](RequestHealth& health) { health.succeed(clock.now()); });
   }
 
   Pool pool{"pool", "default", metrics, {1, 16}};

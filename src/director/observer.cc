@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/strings.h"
+#include "director/stored_response.h"
 #include "director/tracing.h"
 #include "protocol/errors.h"
 
@@ -64,6 +65,8 @@ void Observer::start(Pool& pool, Request& request, AccessLog* access_log, size_t
   reads_ = false;
   status_ = 0;
   takes_events_ = false;
+  learns_response_ = false;
+  maker_.reset();
   bytes_out_ = 0;
   first_token_at_ = kNever;
   last_piece_at_ = kNever;
@@ -87,6 +90,11 @@ void Observer::head(int status, std::string_view content_type, std::string_view 
     options.served_model = request.inference.target_model;
     options.client_model = request.inference.incoming_model;
   }
+  learns_response_ = request.learns_response && status < 300;
+  if (learns_response_) options.max_id_bytes = ResponseHolders::kMaxIdBytes;
+  maker_ = request.endpoint;
+  if (request.inference.method == "DELETE" && status < 300)
+    pool_->responses.forget(stored_response_id(request.inference.method, request.inference.path));
   reads_ = true;
   reader_.start(options);
   reader_.begin(status, content_type, content_encoding);
@@ -112,6 +120,7 @@ void Observer::piece(std::string_view piece, TimePoint now, std::vector<std::str
     return;
   }
   reader_.feed(piece, out);
+  if (learns_response_) note_response(now);
   // Streams may begin with events that carry no output.
   if (first_token_at_ == kNever) {
     if (!reader_.is_event_stream() ? !piece.empty() : reader_.first_token_seen()) note_first_token(now);
@@ -121,6 +130,13 @@ void Observer::piece(std::string_view piece, TimePoint now, std::vector<std::str
   last_piece_at_ = now;
   if (first_token_at_ != kNever) request_->health.output(now);
   if (first_token_at_ != kNever) tell(ResponseEvent::Kind::kChunk, now, false, {});
+}
+
+void Observer::note_response(TimePoint now) {
+  const std::string_view id = reader_.response_id();
+  if (id.empty()) return;
+  learns_response_ = false;
+  if (maker_ != nullptr) pool_->responses.note(id, *maker_, now);
 }
 
 void Observer::note_first_token(TimePoint now) {
@@ -181,6 +197,7 @@ void Observer::end(const End& end, TimePoint now) {
     access_log_->append(loop_, end.wall, line);
   }
   reads_ = false;
+  maker_.reset();
   end_trace(request, request.inference.method, request.inference.path, outcome, end.error);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -34,6 +35,8 @@ class Observer {
   }
   void head(int status, std::string_view content_type, std::string_view content_encoding, TimePoint now,
             const Served& served);
+  // After head(): another endpoint than the one picked made this answer; nullptr: nobody knows who.
+  void made_by(std::shared_ptr<const Endpoint> endpoint) { maker_ = std::move(endpoint); }
   // After head(): what plugins want set in the answer's headers. Valid until end().
   void append_header_edits(std::vector<HeaderEdits::Edit>& out) const;
   // After body_end(): what plugins report to the data plane.
@@ -74,6 +77,7 @@ class Observer {
   void count(const End& end, TimePoint now);
   void tell(ResponseEvent::Kind kind, TimePoint now, bool natural_end, const Served& served);
   void note_first_token(TimePoint now);
+  void note_response(TimePoint now);
 
   Pool* pool_ = nullptr;
   Request* request_ = nullptr;
@@ -83,6 +87,8 @@ class Observer {
   bool reads_ = false;  // the answer goes through the reader
   int status_ = 0;
   bool takes_events_ = false;
+  bool learns_response_ = false;  // until its id was seen
+  std::shared_ptr<const Endpoint> maker_;
   uint64_t bytes_out_ = 0;
   TimePoint first_token_at_ = kNever;  // the first output of a stream, the first byte of other answers
   TimePoint last_piece_at_ = kNever;

@@ -153,6 +153,18 @@ RequestMetrics::RequestMetrics(MetricRegistry& registry)
                             {"pool"}})),
       endpoint_returns(registry.counter(
           {"penstock_endpoint_returns_total", "Times an ejected endpoint came back, by pool.", {"pool"}})),
+      responses_held(registry.gauge(
+          {"penstock_sticky_responses", "Stored responses whose endpoint is known, by pool.", {"pool"}})),
+      response_lookups(registry.counter(
+          {"penstock_sticky_response_lookups_total",
+           "Requests that named a stored response, by pool and result: found, unknown, or gone (its endpoint "
+           "left).",
+           {"pool", "result"}})),
+      responses_forgotten(
+          registry.counter({"penstock_sticky_responses_forgotten_total",
+                            "Stored responses whose endpoint was forgotten, by pool and reason: "
+                            "capacity, expired, deleted.",
+                            {"pool", "reason"}})),
       plugin_seconds(scheduling::plugin_durations(registry)),
       corrected_scores(scheduling::corrected_scores(registry)),
       scheduler_seconds(registry

@@ -46,6 +46,9 @@ class RequestMetrics {
   telemetry::Family<telemetry::Counter>& ejections;
   telemetry::Family<telemetry::Counter>& ejections_refused;
   telemetry::Family<telemetry::Counter>& endpoint_returns;
+  telemetry::Family<telemetry::Gauge>& responses_held;
+  telemetry::Family<telemetry::Counter>& response_lookups;
+  telemetry::Family<telemetry::Counter>& responses_forgotten;
   telemetry::Family<telemetry::Histogram>& plugin_seconds;
   telemetry::Family<telemetry::Counter>& corrected_scores;  // written by schedulers
   telemetry::Histogram& scheduler_seconds;

@@ -71,7 +71,7 @@ class ModelParser final : public protocol::RequestParser {
   Result<protocol::ParsedBody> parse(std::string_view, std::span<const HeaderField>,
                                      const protocol::PaddedBody& body, Arena& arena) const override {
     protocol::ParsedBody parsed;
-    parsed.api = ApiKind::kCompletions;
+    parsed.api = api;
     const std::string_view text = body.view();
     if (!text.starts_with('{')) {
       return Error{ErrorCode::kBadRequest, "error unmarshaling request bodyMap: not an object"};
@@ -85,9 +85,15 @@ class ModelParser final : public protocol::RequestParser {
       parsed.model = text.substr(begin + 1, end - begin - 2);
     }
     parsed.streaming = text.find("\"stream\":true") != std::string_view::npos;
-    if (const size_t at = text.find("\"previous_response_id\":\""); at != std::string_view::npos) {
-      parsed.replica_state_id = text.substr(at + 24, text.find('"', at + 24) - at - 24);
-    }
+    const auto text_of = [&](std::string_view key) {
+      const size_t at = text.find(key);
+      if (at == std::string_view::npos) return std::string_view();
+      const size_t from = at + key.size();
+      return text.substr(from, text.find('"', from) - from);
+    };
+    parsed.previous_response_id = text_of("\"previous_response_id\":\"");
+    parsed.conversation_id = text_of("\"conversation\":\"");
+    parsed.stores_response = api == ApiKind::kResponses && stores;
     auto splices = arena.make_filled<protocol::Splice>(found.size());
     std::copy(found.begin(), found.end(), splices.begin());
     parsed.model_literals = splices;
@@ -98,6 +104,8 @@ class ModelParser final : public protocol::RequestParser {
   }
   bool rewrites = true;
   bool rewritable = true;  // of the bodies
+  ApiKind api = ApiKind::kCompletions;
+  bool stores = true;  // responses, of ApiKind::kResponses
 };
 
 // 1 - waiting requests / 10.

@@ -572,8 +572,9 @@ bool Processor::leaves() const {
       return true;
     case extproc::ResponsePhase::kAuto:
       return request.policy->load_estimator == nullptr && !request.policy->flow_control &&
-             !request.health.open() && !request.restore_model && !core_.options.response_metrics &&
-             request.policy->response_hooks.empty() && request.response_edits.empty();
+             !request.health.open() && !request.restore_model && !request.learns_response &&
+             !core_.options.response_metrics && request.policy->response_hooks.empty() &&
+             request.response_edits.empty();
   }
   return false;
 }
@@ -688,6 +689,13 @@ director::Observer::Served Processor::served(const Incoming& in) const {
   return served;
 }
 
+std::shared_ptr<const Endpoint> Processor::endpoint_at(std::string_view host_port) const {
+  for (const std::shared_ptr<const Endpoint>& endpoint : part_.director.picture().pool->endpoints) {
+    if (endpoint->host_port == host_port) return endpoint;
+  }
+  return nullptr;
+}
+
 void Processor::add_metadata(Answers& answers) {
   if (!observed_) return;
   std::vector<Answers::Number>& numbers = part_.numbers;
@@ -729,7 +737,9 @@ Processor::Next Processor::response_headers(const Incoming& in, std::string_view
     }
   } else {
     const director::Observer::Served by = served(in);
-    if (by.endpoint && !by.endpoint->empty() && *by.endpoint != watching_->request.record.winner_host_port) {
+    const bool elsewhere =
+        by.endpoint && !by.endpoint->empty() && *by.endpoint != watching_->request.record.winner_host_port;
+    if (elsewhere) {
       core_.metrics.served_elsewhere.add();
       // This is another endpoint's answer: it says nothing of the one that was picked.
       watching_->request.health.release();
@@ -745,9 +755,10 @@ Processor::Next Processor::response_headers(const Incoming& in, std::string_view
       watching_->observer.append_header_edits(part_.edits);
       apply_edits(part_.edits, set, remove);
       restores_ = watching_->observer.rewrites();
-      director::HealthTicket& health = watching_->request.health;
+      if (elsewhere) watching_->observer.made_by(endpoint_at(*by.endpoint));
+      director::RequestHealth& health = watching_->request.health;
       if (director::is_failure_status(status_)) {
-        health.fail(director::FailureKind::kStatus, now_);
+        health.fail_status(status_, end_of_stream || find_header(fields, "content-length") == "0", now_);
       } else if (response_mode_ == BodyMode::kNone) {
         health.output(now_);  // no more is shown
         health.succeed(now_);

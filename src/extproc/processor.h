@@ -98,6 +98,8 @@ class Processor {
   bool leaves() const;
   bool is_local_reply(std::string_view message, int status, bool whole) const;
   director::Observer::Served served(const Incoming& in) const;
+  // Of the pool as it is now; nullptr: it has none there.
+  std::shared_ptr<const Endpoint> endpoint_at(std::string_view host_port) const;
   // What plugins tell the data plane at the end of the answer.
   void add_metadata(Answers& answers);
   // Closes the accounts; once.

@@ -920,6 +920,57 @@ TEST_F(ProcessorTest, AutoLeavesOnlyWhereNothingNeedsTheAnswer) {
   EXPECT_FALSE(leaves(false, false, false, false, true));
 }
 
+TEST_F(ProcessorTest, AutoStaysForAnAnswerThatIsAStoredResponse) {
+  for (const bool stores : {false, true}) {
+    DoorOptions options;
+    options.response_phase = ResponsePhase::kAuto;
+    options.response_metrics = false;
+    DoorBench own(options);
+    own.policy.policy->load_estimator = nullptr;
+    own.policy.parser->api = ApiKind::kResponses;
+    own.policy.parser->stores = stores;
+    own.add_endpoints(1);
+    Stream stream(own);
+    stream.send(full_duplex(request_headers(post_fields("/v1/responses"))));
+    stream.send(request_body(kBody, true));
+    EXPECT_EQ(stream.next == Next::kClose, !stores);
+    stream.end();
+  }
+}
+
+TEST_F(ProcessorTest, AStoredResponseIsLearnedFromItsAnswerAndAskedForWhereItIs) {
+  bench.policy.parser->api = ApiKind::kResponses;
+  bench.add_endpoints(3);
+  const auto made = [&](const std::string& id, const std::string& by) {
+    Stream stream(bench);
+    post(stream, kBody, post_fields("/v1/responses"));
+    auto headers = response_headers(engine_fields());
+    (*(*headers.mutable_metadata_context()->mutable_filter_metadata())["envoy.lb"]
+          .mutable_fields())["x-gateway-destination-endpoint-served"]
+        .set_string_value(by);
+    stream.send(headers);
+    stream.send(response_body(R"({"id":")" + id, false));
+    stream.send(response_body(R"("})", true));
+  };
+  made("resp_a", "127.0.0.1:9000");
+  made("resp_c", "127.0.0.1:9002");    // the data plane fell back on another one
+  made("resp_lost", "10.0.0.9:8000");  // on one that the pool has not
+  bench.scrape(1);
+  const auto asked = [&](const std::string& id) {
+    Stream stream(bench);
+    const auto answers = stream.send(full_duplex(
+        request_headers({{":method", "GET"}, {":path", "/v1/responses/" + id + "?stream=false"}}, true)));
+    std::string where = answers[0].has_immediate_response()
+                            ? std::to_string(answers[0].immediate_response().status().code())
+                            : destination(header_mutation(answers[0]));
+    stream.end();
+    return where;
+  };
+  EXPECT_EQ(asked("resp_a"), "127.0.0.1:9000");
+  EXPECT_EQ(asked("resp_c"), "127.0.0.1:9002");
+  EXPECT_EQ(asked("resp_lost"), "404");
+}
+
 // --- the other body modes ---
 
 TEST_F(ProcessorTest, ABufferedBodyIsAnsweredOnceWithTheChoice) {

@@ -63,8 +63,9 @@ Task<void> Exchange::run() {
 }
 
 void Exchange::start_deadline(Duration otherwise) {
-  Duration total = rule_->request_timeout.value_or(otherwise);
-  const Duration backend = rule_->backend_timeout.value_or(Duration::zero());
+  Duration total = rule_ == nullptr ? otherwise : rule_->request_timeout.value_or(otherwise);
+  const Duration backend =
+      rule_ == nullptr ? Duration::zero() : rule_->backend_timeout.value_or(Duration::zero());
   if (backend > Duration::zero() && (total == Duration::zero() || backend < total)) total = backend;
   state_.total_expired = false;
   state_.cancel.reset();

@@ -64,6 +64,7 @@ class Exchange {
   Target find_target();
   void begin_decision(PoolPart& pool);
   director::RequestInput decision_input() const;
+  bool pool_with_response();
   bool decide(PoolPart& pool);
   Target refuse(ErrorCode code, std::string message, std::string_view reason);
 
@@ -107,9 +108,9 @@ class Exchange {
   std::string_view identity_;
   std::shared_ptr<const config::ApiKeys> keys_;
   std::shared_ptr<const RouteTable> routes_;  // keeps `rule_`
-  const RouteRule* rule_ = nullptr;
-  size_t backend_ = 0;      // index of the pool or service
-  bool all_pools_ = false;  // models of every pool are asked for
+  const RouteRule* rule_ = nullptr;  // nullptr: the pool that holds a stored response, which no rule names
+  size_t backend_ = 0;               // index of the pool or service
+  bool all_pools_ = false;           // models of every pool are asked for
   std::shared_ptr<const UpstreamSettings> upstream_;
   director::Pool* pool_ = nullptr;  // set: the observer was started and ends the accounts
   protocol::PaddedBody body_;

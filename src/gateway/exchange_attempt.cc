@@ -77,7 +77,7 @@ Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint) {
 }
 
 void Exchange::note_failure(bool cancelled) {
-  director::HealthTicket& health = state_.request.health;
+  director::RequestHealth& health = state_.request.health;
   const TimePoint now = core_.clock.now();
   if (cancelled || failure_.code == ErrorCode::kCancelled || failure_.code == ErrorCode::kResourceExhausted) {
     health.drop(now);
@@ -119,7 +119,8 @@ Exchange::Next Exchange::after_attempt(PoolPart& pool) {
     return Next::kFail;
   }
   if (director::is_failure_status(answer_->status))
-    state_.request.health.fail(director::FailureKind::kStatus, core_.clock.now());
+    state_.request.health.fail_status(answer_->status, call_.content_length() == uint64_t{0},
+                                      core_.clock.now());
   if (answer_->status == 503 && choose_another(pool, "status_503")) {
     call_.close();
     return Next::kAgain;

@@ -3,6 +3,7 @@
 
 #include "base/strings.h"
 #include "director/fields.h"
+#include "director/stored_response.h"
 #include "director/tracing.h"
 #include "gateway/identity.h"
 #include "protocol/errors.h"
@@ -116,6 +117,7 @@ Exchange::Target Exchange::find_target() {
       all_pools_ = true;
       return Target::kModels;
     }
+    if (routes_->needs_model(query.port, query.host) && pool_with_response()) return Target::kPool;
     return refuse(ErrorCode::kNotFound, no_route_text(query), "no_route");
   }
   const RouteBackend* backend = rule_->choose(part_.random);
@@ -140,6 +142,19 @@ Exchange::Target Exchange::find_target() {
                   "not_supported");
   }
   return Target::kPool;
+}
+
+// A request for a stored response names no model that a route could match: the pool is the one that holds it.
+bool Exchange::pool_with_response() {
+  const io::RequestHead& head = http_.request();
+  const std::string_view id = director::stored_response_id(head.method, head.path);
+  if (id.empty()) return false;
+  for (size_t i = 0; i < core_.pools.size(); ++i) {
+    if (!core_.pools[i]->config.pool->responses.has(id)) continue;
+    backend_ = i;
+    return true;
+  }
+  return false;
 }
 
 void Exchange::convert_fields() {

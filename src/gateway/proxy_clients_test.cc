@@ -300,7 +300,7 @@ TEST_F(ProxyTest, WhatCannotBeRoutedWellIsRefusedAndReachesNoEngine) {
   multipart.replace(multipart.find("application/json"), 16, "multipart/form-data; boundary=b");
   EXPECT_EQ(exchange(multipart).status(), 501);
   EXPECT_EQ(exchange(post(R"({"model":"m","previous_response_id":"resp_1"})", "", "/v1/responses")).status(),
-            501);
+            404);
   EXPECT_EQ(engines[0]->requests() + engines[1]->requests(), 0);
   EXPECT_TRUE(at_rest());
 }

@@ -85,6 +85,7 @@ enum class PickedAs : uint8_t {
   kTrial,       // half-open: this request decides whether it comes back
   kLastResort,  // ejected, and so was everybody else
   kSession,     // draining, and the request's session is bound to it
+  kHolder,      // whatever its state: it alone has the stored response that the request goes on from
 };
 std::string_view picked_as_name(PickedAs as);
 

@@ -148,6 +148,8 @@ std::string_view picked_as_name(PickedAs as) {
       return "trial";
     case PickedAs::kLastResort:
       return "last_resort";
+    case PickedAs::kHolder:
+      return "holder";
     case PickedAs::kSession:
       return "session";
   }

@@ -358,6 +358,12 @@ class OpenAiBody {
         if (key == "max_output_tokens") return take_limit(cursor, 0);
         if (key == "previous_response_id") return take_state(cursor, previous_response_);
         if (key == "conversation") return take_state(cursor, conversation_);
+        if (key == "store") {
+          std::string_view kept;
+          cursor.raw(kept);
+          is_kept_ = kept != "false";
+          return;
+        }
         break;
       case ApiKind::kConversations:
         if (key == "items") {
@@ -403,7 +409,9 @@ class OpenAiBody {
 
   void fill(ParsedBody& out) {
     out.max_output_tokens = limits_[0] ? limits_[0] : limits_[1];
-    out.replica_state_id = previous_response_.empty() ? conversation_ : previous_response_;
+    out.previous_response_id = previous_response_;
+    out.conversation_id = conversation_;
+    out.stores_response = api_ == ApiKind::kResponses && is_kept_;
     if (!prompt_.is_text && !prompt_.token_ids.empty()) {
       std::span<TokenizedPrompt> prompts = arena_.make_filled<TokenizedPrompt>(prompt_.token_ids.size());
       for (size_t i = 0; i < prompts.size(); ++i) prompts[i].token_ids = prompt_.token_ids[i];
@@ -502,6 +510,7 @@ class OpenAiBody {
   JsonKind instructions_kind_ = JsonKind::kNull;
   std::string_view previous_response_;
   std::string_view conversation_;
+  bool is_kept_ = true;
   bool required_ok_ = false;
   unsigned wrong_types_ = 0;
   std::array<std::optional<int64_t>, 2> limits_;

@@ -302,11 +302,19 @@ TEST_F(OpenAi, OnlyTopLevelModelsAreModels) {
 }
 
 TEST_F(OpenAi, NamesTheReplicaState) {
-  EXPECT_EQ(parse("/v1/responses", R"({"input":"a","previous_response_id":"resp_1"})")->replica_state_id,
+  EXPECT_EQ(parse("/v1/responses", R"({"input":"a","previous_response_id":"resp_1"})")->previous_response_id,
             "resp_1");
-  EXPECT_EQ(parse("/v1/responses", R"({"input":"a","conversation":{"id":"conv_1"}})")->replica_state_id,
+  EXPECT_EQ(parse("/v1/responses", R"({"input":"a","conversation":{"id":"conv_1"}})")->conversation_id,
             "conv_1");
-  EXPECT_EQ(parse("/v1/responses", R"({"input":"a","previous_response_id":null})")->replica_state_id, "");
+  EXPECT_EQ(parse("/v1/responses", R"({"input":"a","previous_response_id":null})")->previous_response_id, "");
+}
+
+TEST_F(OpenAi, AResponseIsStoredUnlessTheClientSaysNo) {
+  EXPECT_TRUE(parse("/v1/responses", R"({"input":"a"})")->stores_response);
+  EXPECT_TRUE(parse("/v1/responses", R"({"input":"a","store":null})")->stores_response);
+  EXPECT_TRUE(parse("/v1/responses", R"({"input":"a","store":false,"store":true})")->stores_response);
+  EXPECT_FALSE(parse("/v1/responses", R"({"input":"a","store": false })")->stores_response);
+  EXPECT_FALSE(parse(kChat, R"({"messages":[{"role":"u"}],"store":true})")->stores_response);
 }
 
 TEST_F(OpenAi, ReadsEveryRecordedRequestThatTheEngineAccepted) {

@@ -56,8 +56,11 @@ struct ParsedBody {
   std::string_view cache_salt;
   // The answer needs no reading (count_tokens): nothing is observed or restored in it.
   bool skip_response = false;
-  // State that lives in one replica (previous_response_id, conversation): the id, or empty.
-  std::string_view replica_state_id;
+  // State that lives in one replica, and that the request goes on from: ids, or empty.
+  std::string_view previous_response_id;
+  std::string_view conversation_id;
+  // The engine is to keep its answer, so that later requests may name it.
+  bool stores_response = false;
   // Token ids given by the client, or the estimate's pseudo-tokens made while walking the body. Empty for
   // bodies that cannot be estimated.
   std::span<const TokenizedPrompt> prompts;

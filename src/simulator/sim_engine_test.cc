@@ -522,7 +522,7 @@ TEST_F(SimEngineTest, AKeptResponseIsShownAndGoneOnFromByItsEngineAlone) {
   EXPECT_EQ(call("GET", "/v1/responses/" + std::string(unkept["id"])).status, 404);
   // The third one takes the place of the first.
   const Answer streamed = call("POST", "/v1/responses",
-                              R"({"input":"six","stream":true,"max_output_tokens":4,"request_id":"mine"})");
+                               R"({"input":"six","stream":true,"max_output_tokens":4,"request_id":"mine"})");
   EXPECT_EQ(streamed.status, 200);
   const json third = call("GET", "/v1/responses/resp_mine").parsed();
   EXPECT_EQ(third["object"], "response");

@@ -317,7 +317,8 @@ def test_a_client_that_stops_reading_holds_nobody_up(start):
 
 
 def test_what_cannot_be_routed_well_is_refused_clearly(shared):
-    assert httpx.post(shared.url + "/v1/responses", json={"model": "sim-model", "input": "x", "previous_response_id": "resp_1"}).status_code in (400, 501)
+    assert httpx.post(shared.url + "/v1/responses", json={"model": "sim-model", "input": "x", "previous_response_id": "resp_1"}).status_code == 404
+    assert httpx.post(shared.url + "/v1/responses", json={"model": "sim-model", "input": "x", "conversation": "conv_1"}).status_code in (400, 501)
     assert httpx.post(shared.url + "/v1/load_lora_adapter", json={"lora_name": "x", "lora_path": "y"}).status_code in (403, 501)
     assert httpx.post(shared.url + "/v1/audio/transcriptions", files={"file": b"abc"}, data={"model": "sim-model"}).status_code in (400, 415, 501)
     upgrade = raw(shared, b"GET /v1/realtime HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n")

@@ -120,7 +120,7 @@ schedulingProfiles:
 
 @pytest.mark.parametrize("path, body, why", [
     ("/v1/completions", b'{"prompt": "x"}', "refused: model not found in request body"),
-    ("/v1/responses", b'{"model": "m", "input": "x", "previous_response_id": "resp_7"}', "refused: the request continues state"),
+    ("/v1/responses", b'{"model": "m", "input": "x", "previous_response_id": "resp_7"}', "refused: Response with id 'resp_7' not found"),
 ])
 def test_explain_of_a_refusal_begins_with_the_reason_and_fails(shared, tmp_path, path, body, why):
     file = tmp_path / "body.json"
@@ -205,7 +205,7 @@ spec:
 
 
 def test_models_of_two_pools_live_behind_one_listener(start, tmp_path):
-    first, second = start.engines(1, model="llama"), start.engines(1, model="qwen")
+    first, second = (start.engines(1, model=model, responses_store=10) for model in ("llama", "qwen"))
     manifests = tmp_path / "manifests"
     manifests.mkdir()
     pool = """
@@ -235,12 +235,17 @@ endpoints:
 """)
     gateway = start.gateway("--manifests", manifests, "--endpoints-file", endpoints)
     for model in ("llama", "qwen"):
+        # What asks for a stored response names no model: the pool that holds it answers.
+        stored = gateway.post("/v1/responses", {"model": model, "input": "hi", "max_output_tokens": 4}).json()
+        shown = httpx.get(f"{gateway.url}/v1/responses/{stored['id']}", timeout=10)
+        assert (shown.status_code, shown.json()) == (200, stored)
+        assert httpx.get(f"{gateway.url}/v1/responses/resp_unknown", timeout=10).status_code == 404
         # A client that sets the header itself changes nothing: the body decides.
         answer = chat(gateway, "hi", model=model, headers={"X-Gateway-Model-Name": "qwen"})
         assert answer.status_code == 200, answer.text
         assert answer.json()["model"] == model
-    assert first.requests() == [1]
-    assert second.requests() == [1]
+    assert first.requests() == [2]
+    assert second.requests() == [2]
     assert chat(gateway, "hi", model="gemma").status_code == 404
     compressed = httpx.post(gateway.url + "/v1/chat/completions", content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
     assert compressed.status_code == 415, compressed.text
