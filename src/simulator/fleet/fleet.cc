@@ -22,6 +22,10 @@ uint64_t mixed(uint64_t seed, uint64_t number) {
   return XXH3_64bits_withSeed(&number, sizeof number, seed);
 }
 
+bool within(Duration time, Duration goal) {
+  return goal <= Duration::zero() || time <= goal;
+}
+
 // The largest and the mean value of one look at the engines, summed over the looks.
 struct Balance {
   double largest = 0;
@@ -402,8 +406,12 @@ class Run {
       report_.output_tokens += flight.tokens;
       e2e_ms_.push_back(to_millis(event.at - flight.arrived_at));
       class_times_[request.class_index].e2e_ms.push_back(e2e_ms_.back());
-      if (flight.tokens > 1)
-        tpot_ms_.push_back(to_millis(event.at - flight.first_token_at) / (flight.tokens - 1));
+      const uint32_t gaps = flight.tokens - 1;
+      if (gaps > 0) tpot_ms_.push_back(to_millis(event.at - flight.first_token_at) / gaps);
+      if (within(flight.first_token_at - flight.arrived_at, options_.ttft_goal) &&
+          within(event.at - flight.first_token_at, options_.tpot_goal * gaps)) {
+        ++report_.met_goals;
+      }
     }
     end_flight(number);
   }

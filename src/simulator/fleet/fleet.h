@@ -31,6 +31,9 @@ struct FleetOptions {
   Duration restart_every{};
   Duration restart_for{};
   Duration restart_notice = std::chrono::seconds(1);  // REQUIRES: at most restart_for
+  // What an answer should keep, FleetReport::met_goals; 0: no goal.
+  Duration ttft_goal{};
+  Duration tpot_goal{};
   uint64_t seed = 1;
 };
 
@@ -62,6 +65,7 @@ struct FleetReport {
   std::string policy;
   uint64_t requests = 0;
   uint64_t finished = 0;
+  uint64_t met_goals = 0;  // finished with both times within their goals
   uint64_t refused = 0;    // longer than the engines' context
   uint64_t rejected = 0;   // by the policy
   uint64_t failed = 0;     // with an engine that restarted, or because nobody could be reached
@@ -88,6 +92,10 @@ struct FleetReport {
   std::vector<uint64_t> engine_requests;  // by engine
   double request_balance = 0;
   double work_balance = 0;  // prompt tokens computed
+  double goal_ratio() const {
+    return requests == 0 ? 0 : static_cast<double>(met_goals) / static_cast<double>(requests);
+  }
+
   // Over the whole run.
   uint64_t preemptions = 0;
   uint64_t restarts = 0;

@@ -14,6 +14,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::string_view kBound = "bound";
+
 // Three places after the point are what the figures are good for; and equal runs print equally.
 double rounded(double value) {
   return std::round(value * 1000) / 1000;
@@ -42,6 +44,7 @@ Json to_json(const FleetReport& r, const std::vector<FleetClass>& classes) {
   Json out = {{"policy", r.policy},
               {"requests", r.requests},
               {"finished", r.finished},
+              {"in_goal_ratio", rounded_ratio(r.goal_ratio())},
               {"refused_too_long", r.refused},
               {"rejected", r.rejected},
               {"failed", r.failed},
@@ -91,53 +94,86 @@ std::string class_table(const FleetComparison& c, size_t width) {
   return out;
 }
 
-}  // namespace
+std::string heading(const FleetComparison& c) {
+  const FleetOptions& o = c.options;
+  std::string out = fmt::format("{}: {} requests, {} prompt tokens, {} answer tokens\n", c.workload,
+                                c.requests, c.input_tokens, c.output_tokens);
+  out += fmt::format("{} engine{} ({}, {} blocks of {}), {} gateway{}, scrape every {}, seed {}", o.engines,
+                     o.engines == 1 ? "" : "s", c.profile, o.engine.num_blocks, o.engine.block_size,
+                     o.gateways, o.gateways == 1 ? "" : "s", format_duration(o.scrape_interval), o.seed);
+  if (o.stall_every > Duration::zero()) {
+    out += fmt::format("; every {} no metrics for {}", format_duration(o.stall_every),
+                       format_duration(o.stall_for));
+  }
+  if (o.restart_every > Duration::zero()) {
+    out += fmt::format("; every {} an engine restarts, away for {}", format_duration(o.restart_every),
+                       format_duration(o.restart_for));
+  }
+  if (o.warm_up > Duration::zero())
+    out += fmt::format("; not counting the first {}", format_duration(o.warm_up));
+  return out + "\n\n";
+}
 
-std::string render_text(const FleetComparison& c) {
-  std::string out = fmt::format(
-      "{}: {} requests, {} prompt tokens, {} answer tokens; {} engines ({}, {} blocks of {}), {} gateway{}, "
-      "scrape every {:.0f} ms, seed {}{}\n\n",
-      c.workload, c.requests, c.input_tokens, c.output_tokens, c.options.engines, c.profile,
-      c.options.engine.num_blocks, c.options.engine.block_size, c.options.gateways,
-      c.options.gateways == 1 ? "" : "s", to_millis(c.options.scrape_interval), c.options.seed,
-      c.options.warm_up > Duration::zero() ? ", not counting the first " + format_duration(c.options.warm_up)
-                                           : "");
-  size_t width = 6;
-  for (const FleetReport& r : c.policies) width = std::max(width, r.policy.size());
-  constexpr std::string_view kBound = "bound";
-  out += fmt::format("{:<{}} {:^35} {:^26} {:>6} {:^23}\n", "", width, "TTFT ms", "TPOT ms", "hits",
-                     "max/mean of engines");
-  out +=
-      fmt::format("{:<{}} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>6} {:>7} {:>7} {:>7}\n", "policy",
-                  width, "mean", "p50", "p90", "p99", "mean", "p50", "p99", "ratio", "queue", "load", "work");
+// A balance, or a dash where there was nothing to balance.
+std::string balance_cell(double value) {
+  return value > 0 ? fmt::format("{:>7.2f}", value) : fmt::format("{:>7}", "-");
+}
+
+std::string policy_table(const FleetComparison& c, size_t width) {
+  const bool goals = c.options.ttft_goal > Duration::zero() || c.options.tpot_goal > Duration::zero();
+  std::string out = fmt::format("{:<{}} {:^35} {:^26} {:>6} {:^23}{}\n", "", width, "TTFT ms", "TPOT ms",
+                                "hits", "max/mean of engines", goals ? "      in" : "");
+  out += fmt::format("{:<{}} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>6} {:>7} {:>7} {:>7}{}\n", "policy",
+                     width, "mean", "p50", "p90", "p99", "mean", "p50", "p99", "ratio", "queue", "load",
+                     "work", goals ? "    goal" : "");
   for (const FleetReport& r : c.policies) {
-    out += fmt::format("{:<{}} {} {:>8.1f} {:>8.1f} {:>8.1f} {:>6.3f} {:>7.2f} {:>7.2f} {:>7.2f}\n", r.policy,
-                       width, quantile_cells(r.ttft_ms), r.tpot_ms.mean, r.tpot_ms.p50, r.tpot_ms.p99,
-                       r.hit_ratio, r.queue_balance, r.load_balance, r.work_balance);
+    out += fmt::format("{:<{}} {} {:>8.1f} {:>8.1f} {:>8.1f} {:>6.3f} {} {} {}", r.policy, width,
+                       quantile_cells(r.ttft_ms), r.tpot_ms.mean, r.tpot_ms.p50, r.tpot_ms.p99, r.hit_ratio,
+                       balance_cell(r.queue_balance), balance_cell(r.load_balance),
+                       balance_cell(r.work_balance));
+    if (goals) out += fmt::format(" {:>7.3f}", r.goal_ratio());
+    out += '\n';
   }
   out += fmt::format("{:<{}} {} {:>8} {:>8} {:>8} {:>6.3f}\n", kBound, width, quantile_cells(c.bound.ttft_ms),
                      "", "", "", c.bound.hit_ratio_unlimited);
-  if (!c.classes.empty()) out += class_table(c, width);
-  out += fmt::format(
+  return out;
+}
+
+std::string legend(const FleetComparison& c) {
+  return fmt::format(
       "\nbound: every request on an idle engine, one cache for all that forgets nothing; of the engines' "
-      "size, "
-      "giving\nup what is needed last, it hits {:.3f}. queue, load: requests waiting, and waiting or "
-      "running; "
-      "work: prompt\ntokens computed.\n",
+      "size,"
+      "\ngiving up what is needed last, it hits {:.3f}. queue, load: requests waiting, and waiting or "
+      "running;"
+      "\nwork: prompt tokens computed.\n",
       c.bound.hit_ratio_clairvoyant);
-  for (const FleetReport& r : c.policies) {
-    if (r.requests == 0) out += fmt::format("{}: no request arrived after the warm-up\n", r.policy);
-    if (r.refused > 0)
-      out += fmt::format("{}: {} requests are longer than the engines' context\n", r.policy, r.refused);
-    if (r.rejected > 0)
-      out += fmt::format("{}: {} requests rejected: {}\n", r.policy, r.rejected, r.rejection);
-    if (r.restarts > 0) {
-      out += fmt::format("{}: {} restarts of engines; {} requests failed, {} found another engine\n",
-                         r.policy, r.restarts, r.failed, r.retried);
-    }
-    if (r.fallbacks > 0) out += fmt::format("{}: {} decisions in a fallback state\n", r.policy, r.fallbacks);
-    if (r.preemptions > 0) out += fmt::format("{}: {} preemptions\n", r.policy, r.preemptions);
+}
+
+// What a figure in the table does not say.
+std::string notes(const FleetReport& r) {
+  std::string out;
+  const auto note = [&](std::string_view text) { out += fmt::format("{}: {}\n", r.policy, text); };
+  if (r.requests == 0) note("no request arrived after the warm-up");
+  if (r.refused > 0) note(fmt::format("{} requests are longer than the engines' context", r.refused));
+  if (r.rejected > 0) note(fmt::format("{} requests rejected: {}", r.rejected, r.rejection));
+  if (r.restarts > 0) {
+    note(fmt::format("{} restarts of engines; {} requests failed, {} found another engine", r.restarts,
+                     r.failed, r.retried));
   }
+  if (r.fallbacks > 0) note(fmt::format("{} decisions in a fallback state", r.fallbacks));
+  if (r.preemptions > 0) note(fmt::format("{} preemptions", r.preemptions));
+  return out;
+}
+
+}  // namespace
+
+std::string render_text(const FleetComparison& c) {
+  size_t width = kBound.size();
+  for (const FleetReport& r : c.policies) width = std::max(width, r.policy.size());
+  std::string out = heading(c) + policy_table(c, width);
+  if (!c.classes.empty()) out += class_table(c, width);
+  out += legend(c);
+  for (const FleetReport& r : c.policies) out += notes(r);
   return out;
 }
 

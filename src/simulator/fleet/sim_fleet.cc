@@ -43,6 +43,8 @@ Result<FleetOptions> fleet_of(const SimFleetOptions& o) {
   fleet.restart_for = o.restart_for;
   fleet.restart_notice = o.restart_notice;
   fleet.warm_up = o.warm_up;
+  fleet.ttft_goal = o.ttft_goal;
+  fleet.tpot_goal = o.tpot_goal;
   fleet.seed = static_cast<uint64_t>(o.seed);
   return fleet;
 }
@@ -100,6 +102,9 @@ void bind(config::Binder& b, SimFleetOptions& o) {
   b.field("restart-for", o.restart_for, "", "How long it is away.");
   b.field("restart-notice", o.restart_notice, "", "Time until gateways are told that it is not ready.");
   b.field("warm-up", o.warm_up, "", "Requests that arrive before are served and not counted.");
+  b.field("ttft-goal", o.ttft_goal, "",
+          "Time to first token that answers should keep: their share is printed; 0: no goal.");
+  b.field("tpot-goal", o.tpot_goal, "", "The same of the time per further token.");
   b.field("seed", o.seed, "", "Equal seeds give equal reports.");
   b.field("json", o.json, "", "Print JSON.");
 
@@ -126,6 +131,8 @@ void bind(config::Binder& b, SimFleetOptions& o) {
     within(b, "restart-notice", o.restart_notice, Duration::zero(), o.restart_for);
   }
   within(b, "warm-up", o.warm_up, Duration::zero(), kDay);
+  within(b, "ttft-goal", o.ttft_goal, Duration::zero(), kDay);
+  within(b, "tpot-goal", o.tpot_goal, Duration::zero(), kDay);
 }
 
 std::vector<config::ParamDoc> sim_fleet_flags() {

@@ -35,6 +35,8 @@ struct SimFleetOptions : EngineFlags {
   Duration restart_for{};
   Duration restart_notice = std::chrono::seconds(1);
   Duration warm_up{};
+  Duration ttft_goal{};
+  Duration tpot_goal{};
   int64_t seed = 1;
   bool json = false;
 };

@@ -28,8 +28,9 @@ TEST(SimFleetTest, EachPolicyHasALineAndTheBoundHasOne) {
   ASSERT_TRUE(comparison.ok()) << comparison.error().message;
   const std::string text = render_text(*comparison);
   EXPECT_TRUE(
-      text.starts_with("shared-prefix: 40 requests, 288000 prompt tokens, 40000 answer tokens; 3 engines "
-                       "(llama3-8b-h100, 26311 blocks of 16), 2 gateways, scrape every 200 ms, seed 1\n"))
+      text.starts_with("shared-prefix: 40 requests, 288000 prompt tokens, 40000 answer tokens\n"
+                       "3 engines (llama3-8b-h100, 26311 blocks of 16), 2 gateways, scrape every 200ms, "
+                       "seed 1\n"))
       << text;
   EXPECT_NE(text.find("\nround-robin "), std::string::npos);
   EXPECT_NE(text.find("\ndefault "), std::string::npos);
@@ -160,13 +161,36 @@ TEST(SimFleetTest, ClassesAreToldApartAndTheLowestIsShedWhenTheFleetIsFull) {
   EXPECT_NE(render_json(*comparison).find("\"class\": \"greedy\""), std::string::npos);
 }
 
+TEST(SimFleetTest, GoalsTellWhichShareOfTheAnswersCameInTime) {
+  SimFleetOptions options = small({"round-robin"});
+  const auto share = [&](Duration ttft, Duration tpot) {
+    options.ttft_goal = ttft;
+    options.tpot_goal = tpot;
+    const auto comparison = run(options);
+    EXPECT_TRUE(comparison.ok());
+    const bool shown = render_text(*comparison).find("    goal\n") != std::string::npos;
+    EXPECT_EQ(shown, ttft > Duration::zero() || tpot > Duration::zero());
+    return comparison->policies[0].goal_ratio();
+  };
+  constexpr Duration kNone{};
+  const FleetReport report = run(options)->policies[0];
+  const auto ms = [](double value) { return Duration(static_cast<int64_t>(value * 1e6)); };
+  EXPECT_EQ(share(kNone, kNone), 1);
+  EXPECT_EQ(share(ms(1), kNone), 0);
+  EXPECT_EQ(share(kNone, ms(1)), 0);
+  EXPECT_EQ(share(std::chrono::hours(1), std::chrono::hours(1)), 1);
+  const double half = share(ms(report.ttft_ms.p50 + 0.001), kNone);
+  EXPECT_GE(half, 0.5);
+  EXPECT_LT(half, 0.9);
+}
+
 TEST(SimFleetTest, AWarmUpThatLeavesNothingIsSaid) {
   SimFleetOptions options = small({"random"});
   options.warm_up = std::chrono::hours(1);
   const auto comparison = run(options);
   ASSERT_TRUE(comparison.ok());
   const std::string text = render_text(*comparison);
-  EXPECT_NE(text.find(", seed 1, not counting the first 1h0m0s\n"), std::string::npos) << text;
+  EXPECT_NE(text.find(", seed 1; not counting the first 1h0m0s\n"), std::string::npos) << text;
   EXPECT_NE(text.find("\nrandom: no request arrived after the warm-up\n"), std::string::npos) << text;
   EXPECT_EQ(comparison->policies[0].work_balance, 0);
   EXPECT_EQ(comparison->policies[0].load_balance, 0);
