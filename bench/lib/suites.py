@@ -273,4 +273,5 @@ def scrape(args):
 
 
 SUITES = {"gateway": gateway, "decision": decision, "prefix-index": prefix_index, "scrape": scrape,
-          "extproc": extproc.extproc, "envoy": extproc.envoy, "herd": fleet.herd, "policies": fleet.policies}
+          "extproc": extproc.extproc, "envoy": extproc.envoy, "herd": fleet.herd, "policies": fleet.policies,
+          "fleet-hour": fleet.hour}

@@ -59,7 +59,7 @@ std::shared_ptr<SimFlags> add_flags(CLI::App& command, std::vector<config::Param
     if (doc.type == "bool") {
       command.add_flag_callback(name, [flags, i] { flags->switches[i] = true; }, text);
     } else {
-      command.add_option(name, flags->values[i], text);
+      command.add_option(name, flags->values[i], text)->type_name(doc.type);
     }
   }
   return flags;
@@ -151,9 +151,9 @@ void add_sim(CLI::App& app, int& exit_code) {
       "configuration after the other, decided by the same code that serves; print time to first token, time "
       "per output token, prefix hits and balance of each beside what nobody can better.");
   auto fleet_flags = add_flags(*fleet, simulator::sim_fleet_flags());
-  fleet->footer(
-      "Example: penstock sim fleet --trace conversation_trace.jsonl --speed 6 --gateways 4 "
-      "--policy round-robin --policy default --config mine.yaml");
+  fleet->footer(simulator::sim_fleet_lists() +
+                "\nExample: penstock sim fleet --trace conversation_trace.jsonl --speed 6 --gateways 4 "
+                "--policy round-robin --policy default --config mine.yaml");
   fleet->callback([fleet_flags, &exit_code] { exit_code = run_fleet_command(*fleet_flags); });
 }
 

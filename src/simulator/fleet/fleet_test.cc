@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "simulator/fleet/generators.h"
 
 namespace penstock::simulator {
@@ -121,6 +123,27 @@ TEST(FleetTest, ATurnWaitsForTheAnswerBeforeItAndFindsItInTheCache) {
   EXPECT_EQ(report->finished, 2U);
   EXPECT_EQ(report->cached_tokens, 128U);
   EXPECT_GT(report->simulated_seconds, 2.0);
+}
+
+// With the weights of the built-in configuration a prompt that is nearly all prefix adds 2.8 at the engine
+// that has it, and the longest queue takes away 2: each gateway stays with the first engine it used. A cap
+// of 2 ends that.
+TEST(FleetTest, OnePrefixForAllHoldsEachGatewayAtOneEngineUnlessItsBonusIsCapped) {
+  FleetOptions options = small_fleet(8);
+  options.gateways = 2;
+  options.scrape_interval = std::chrono::seconds(1);
+  Result<Workload> workload = generate_workload("one-prefix", 300, 1);
+  ASSERT_TRUE(workload.ok());
+  workload->speed_up(3);
+  const auto engines_used = [&](const FleetPolicy& with) {
+    const auto report = run_fleet(options, *workload, with);
+    EXPECT_TRUE(report.ok());
+    return std::count_if(report->engine_requests.begin(), report->engine_requests.end(),
+                         [](uint64_t requests) { return requests > 0; });
+  };
+  EXPECT_LE(engines_used(policy("default")), 2);
+  EXPECT_LE(engines_used(policy("strict")), 2);
+  EXPECT_EQ(engines_used(policy("capped-prefix")), 8);
 }
 
 TEST(FleetTest, AffinityFindsTheEngineThatHasTheAdapter) {

@@ -17,7 +17,7 @@ struct Entry {
   std::string_view config;  // {rate}: prefill tokens per second
 };
 
-constexpr std::array<Entry, 9> kPolicies{{
+constexpr std::array<Entry, 11> kPolicies{{
     {{"round-robin", "endpoints in turn"},
      R"(plugins:
 - type: round-robin-picker
@@ -45,6 +45,32 @@ schedulingProfiles:
   - {pluginRef: kv-cache-utilization-scorer, weight: 2}
   - {pluginRef: prefix-cache-scorer, weight: 3}
   - pluginRef: near-tie-picker
+)"},
+    {{"strict", "the same scorers and weights in strict mode, which has near-tie-picker"},
+     R"(plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+penstock: {mode: strict}
+)"},
+    {{"capped-prefix", "strict, where the prefix adds no more than the queue takes away"},
+     R"(plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3, maxContribution: 2}
+penstock: {mode: strict}
 )"},
     {{"expected-ttft", "prefill time saved by the prefix against the wait, both in milliseconds"},
      R"(plugins:

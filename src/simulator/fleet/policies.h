@@ -22,8 +22,6 @@ struct BuiltinPolicy {
   std::string_view name;
   std::string_view summary;
 };
-// round-robin, random, least-requests, default, near-tie, expected-ttft, predicted-latency,
-// lora-affinity, sticky-hash.
 std::vector<BuiltinPolicy> builtin_policies();
 
 // `prefill_tokens_per_second`: of the fleet's engines, for the policies that reckon in milliseconds; 0: no

@@ -12,12 +12,6 @@ namespace penstock::simulator {
 
 namespace {
 
-std::string names_of(const auto& entries) {
-  std::string out;
-  for (const auto& entry : entries) out += (out.empty() ? "" : ", ") + std::string(entry.name);
-  return out;
-}
-
 Result<Workload> workload_of(const SimFleetOptions& o) {
   Result<Workload> workload = o.trace.empty() ? generate_workload(o.workload, static_cast<size_t>(o.requests),
                                                                   static_cast<uint64_t>(o.seed))
@@ -75,36 +69,44 @@ void bind(config::Binder& b, SimFleetOptions& o) {
       "trace", o.trace, "",
       "File of requests, a JSON object a line with timestamp, input_length, output_length and hash_ids, as "
       "Mooncake publishes them; empty: draw --workload.");
-  b.field("workload", o.workload, "", "Kind of requests to draw: " + names_of(workload_kinds()) + ".");
+  b.field("workload", o.workload, "",
+          "Kind of requests to draw where there is no trace; the kinds are listed below.");
   b.field("requests", o.requests, "requests",
-          "The first so many of the trace, or about so many drawn; 0: all, or as many as the kind says.");
-  b.field("speed", o.speed, "ratio", "Arrivals come so many times as fast.");
+          "How many: the first ones of the trace, about as many drawn; 0: all of them, or the kind's own "
+          "number.");
+  b.field("speed", o.speed, "ratio",
+          "How many times as fast everything arrives, pauses between turns included.");
   b.field(
       "keep-batches", o.keep_batches, "",
       "Requests with equal timestamps in the trace come at once; otherwise they are spread until the next.");
   b.field("policy", o.policy, "",
-          "Built-in policy; may repeat. There are: " + names_of(builtin_policies()) +
-              ". None and no --config: " + fmt::format("{}", fmt::join(default_fleet_policies(), ", ")) +
-              ".");
-  b.field("config", o.config, "", "EndpointPickerConfig file to run as a policy; may repeat.");
+          fmt::format("A built-in policy, listed below; may repeat. Without this and --config: {}.",
+                      fmt::join(default_fleet_policies(), ", ")));
+  b.field("config", o.config, "",
+          "A file with an EndpointPickerConfig, run as a policy of the file's name; may repeat.");
   b.field("engines", o.engines, "engines", "Engines in the fleet.");
   b.field("gateways", o.gateways, "gateways",
           "Gateways that share the requests at random, each with its own view of the engines.");
   bind(b, static_cast<EngineFlags&>(o));
   b.field("scrape-interval", o.scrape_interval, "", "Time between two looks of a gateway at an engine.");
-  b.field("staleness", o.staleness, "", "Age from which a signal is stale.");
-  b.field("stall-every", o.stall_every, "", "Every so often no engine's metrics answer; 0: they always do.");
-  b.field("stall-for", o.stall_for, "", "How long they don't.");
+  b.field("staleness", o.staleness, "",
+          "Age from which a signal is stale: fallback states, and what strict mode does.");
+  b.field(
+      "stall-every", o.stall_every, "",
+      "At each multiple of this time no metrics page answers any more, for --stall-for; 0: they always do.");
+  b.field("stall-for", o.stall_for, "", "How long no metrics page answers.");
   b.field(
       "restart-every", o.restart_every, "",
-      "Every so often an engine, the next in turn, restarts: its requests fail, its cache is lost; 0: none "
-      "does.");
-  b.field("restart-for", o.restart_for, "", "How long it is away.");
-  b.field("restart-notice", o.restart_notice, "", "Time until gateways are told that it is not ready.");
-  b.field("warm-up", o.warm_up, "", "Requests that arrive before are served and not counted.");
+      "At each multiple of this time the next engine in turn restarts: its requests fail, its cache is lost; "
+      "0: none ever does.");
+  b.field("restart-for", o.restart_for, "", "How long a restarting engine is away.");
+  b.field("restart-notice", o.restart_notice, "",
+          "Time until gateways know that it is not ready; until then they meet failed connections.");
+  b.field("warm-up", o.warm_up, "", "Requests that arrive before this time are served and not counted.");
   b.field("ttft-goal", o.ttft_goal, "",
           "Time to first token that answers should keep: their share is printed; 0: no goal.");
-  b.field("tpot-goal", o.tpot_goal, "", "The same of the time per further token.");
+  b.field("tpot-goal", o.tpot_goal, "",
+          "Time per further token that answers should keep, as well; 0: no goal.");
   b.field("seed", o.seed, "", "Equal seeds give equal reports.");
   b.field("json", o.json, "", "Print JSON.");
 
@@ -135,6 +137,17 @@ void bind(config::Binder& b, SimFleetOptions& o) {
   within(b, "tpot-goal", o.tpot_goal, Duration::zero(), kDay);
 }
 
+std::string sim_fleet_lists() {
+  std::string out;
+  const auto list = [&](std::string_view title, const auto& entries) {
+    out += fmt::format("{}:\n", title);
+    for (const auto& entry : entries) out += fmt::format("  {:<18}{}\n", entry.name, entry.summary);
+  };
+  list("Workloads", workload_kinds());
+  list("Policies", builtin_policies());
+  return out;
+}
+
 std::vector<config::ParamDoc> sim_fleet_flags() {
   return flag_docs<SimFleetOptions>();
 }
@@ -144,7 +157,7 @@ Result<SimFleetOptions> parse_sim_fleet_flags(FlagValues flags) {
 }
 
 std::vector<std::string> default_fleet_policies() {
-  return {"round-robin", "random", "default", "near-tie", "expected-ttft"};
+  return {"round-robin", "default", "strict", "capped-prefix", "expected-ttft"};
 }
 
 Result<FleetComparison> run_sim_fleet(const SimFleetOptions& options,

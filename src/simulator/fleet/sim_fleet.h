@@ -43,6 +43,8 @@ struct SimFleetOptions : EngineFlags {
 
 void bind(config::Binder& b, SimFleetOptions& options);
 std::vector<config::ParamDoc> sim_fleet_flags();
+// For --help: each kind of workload and each built-in policy with what it is, a line each.
+std::string sim_fleet_lists();
 // Errors name flag and value.
 Result<SimFleetOptions> parse_sim_fleet_flags(FlagValues flags);
 

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "simulator/fleet/generators.h"
+
 namespace penstock::simulator {
 namespace {
 
@@ -205,6 +207,15 @@ TEST(SimFleetTest, EnginesThatTakeNoTimeSuitEveryPolicy) {
   const auto comparison = run(options);
   ASSERT_TRUE(comparison.ok()) << comparison.error().message;
   for (const FleetReport& report : comparison->policies) EXPECT_EQ(report.e2e_ms.p99, 0) << report.policy;
+}
+
+TEST(SimFleetTest, HelpSaysWhatEachWorkloadAndPolicyIs) {
+  const std::string lists = sim_fleet_lists();
+  for (const WorkloadKind& kind : workload_kinds())
+    EXPECT_NE(lists.find("\n  " + std::string(kind.name) + " "), std::string::npos) << kind.name;
+  for (const BuiltinPolicy& policy : builtin_policies())
+    EXPECT_NE(lists.find("\n  " + std::string(policy.name) + " "), std::string::npos) << policy.name;
+  for (const std::string& name : default_fleet_policies()) EXPECT_TRUE(builtin_policy(name, 0).ok()) << name;
 }
 
 TEST(SimFleetTest, FlagsAreCheckedByTheTableThatDescribesThem) {
