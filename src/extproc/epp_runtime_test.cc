@@ -131,6 +131,39 @@ TEST_F(EppRuntimeTest, AnExchangeIsServedOverHttp2) {
   EXPECT_THAT(runtime->decisions_json(10), HasSubstr("\"status\":200"));
 }
 
+Task<void> leave_when_counted(io::Loop& loop, io::HttpClient& client, const io::HttpDestination& to,
+                              EppRuntime& runtime) {
+  auto stream = co_await open(client, to);
+  if (stream == nullptr) co_return;
+  co_await ask(*stream, kBody);
+  while (runtime.stats().undecided == 0) (void)co_await loop.sleep(std::chrono::milliseconds(1));
+}
+
+TEST_F(EppRuntimeTest, ARequestThatWaitsForOthersIsAnsweredAfterwardsOrLeaves) {
+  const auto config = [](std::string_view window) {
+    return *config::parse_document(
+        "plugins: [{type: burst-prefix-cache-producer, parameters: {windowDurationMs: " +
+            std::string(window) + "}}, {type: queue-scorer}]",
+        "test");
+  };
+  options.pool.allow_experimental_plugins = true;
+  options.pool.config_inline = config("20");
+  start();
+  with_client([&](io::HttpClient& client) { return exchange(client, destination); });
+  EXPECT_TRUE(at_rest());
+  runtime.reset();
+
+  options.pool.config_inline = config("10000");
+  start();
+  {
+    io::Loop loop;
+    io::HttpClient client(loop, client_options);
+    io::block_on(loop, leave_when_counted(loop, client, destination, *runtime));
+  }
+  EXPECT_TRUE(at_rest());
+  EXPECT_EQ(runtime->metrics().render().find("reason=\"ok\"} 1"), std::string::npos);
+}
+
 // A connection that has sent `bytes`, and then neither reads nor answers.
 int connect_and_send(const std::string& address_text, const std::string& bytes) {
   const auto address = io::SocketAddress::parse(address_text);

@@ -27,6 +27,7 @@
 #include "scheduling/pickers/round_robin_picker.h"
 #include "scheduling/pickers/weighted_random_picker.h"
 #include "scheduling/producers/approx_prefix_cache_producer.h"
+#include "scheduling/producers/burst_prefix_cache_producer.h"
 #include "scheduling/producers/inflight_load_producer.h"
 #include "scheduling/producers/mm_embeddings_cache_producer.h"
 #include "scheduling/producers/p2p_source_producer.h"
@@ -171,6 +172,9 @@ std::span<const PluginDescriptor> scheduling_plugins() {
           "How much of the prompt each endpoint holds, from the requests sent there."),
       line<ApproxPrefixCacheProducer>("multicluster-approx-prefix-cache-producer",
                                       "approx-prefix-cache-producer over clusters.", Stability::kAlpha),
+      line<BurstPrefixCacheProducer>(
+          BurstPrefixCacheProducer::kType,
+          "Sends requests of one moment that have the same prompt to the same endpoint.", Stability::kAlpha),
       line<MmEmbeddingsCacheProducer>(
           "mm-embeddings-cache-producer",
           "Which of the request's media items each endpoint has encoded, from the requests sent there."),

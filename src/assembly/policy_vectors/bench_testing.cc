@@ -20,6 +20,7 @@
 #include "director/director.h"
 #include "director/observer.h"
 #include "protocol/errors.h"
+#include "scheduling/fake_outside.h"
 #include "telemetry/metrics.h"
 
 namespace penstock::assembly::vectors {
@@ -36,9 +37,20 @@ class Bench final : public director::PictureSource {
   void run() {
     SCOPED_TRACE(fmt::format("{}.yaml, case '{}', line {}", case_.file, case_.name, case_.line));
     if (!load()) return;
+    std::vector<std::unique_ptr<Held>> together;
+    for (const Step& step : case_.steps) {
+      for (int i = 0; case_.together && i < step.repeat; ++i) {
+        together.push_back(prepare(step));
+        director_->ask(together.back()->request, together.back()->input);
+        EXPECT_FALSE(together.back()->request.questions.empty()) << "nothing asks";
+      }
+    }
+    outside_.pass(std::chrono::seconds(10));
+    size_t next = 0;
     for (const Step& step : case_.steps) {
       SCOPED_TRACE(fmt::format("{}.yaml, line {}", case_.file, step.line));
-      for (int i = 0; i < step.repeat; ++i) one_step(step);
+      for (int i = 0; i < step.repeat; ++i)
+        decide(step, case_.together ? std::move(together[next++]) : prepare(step));
     }
   }
 
@@ -47,7 +59,16 @@ class Bench final : public director::PictureSource {
  private:
   bool load();
   void check_refusal(const std::string& message) const;
-  void one_step(const Step& step);
+  struct Held {
+    director::Request request;
+    director::Observer observer;
+    std::vector<HeaderField> headers;
+    std::string body;
+    std::vector<director::SubsetEntry> subset;
+    director::RequestInput input;
+  };
+  std::unique_ptr<Held> prepare(const Step& step);
+  void decide(const Step& step, std::unique_ptr<Held> work);
   void set_pool(const std::vector<NamedEndpoint>& endpoints);
   std::shared_ptr<Endpoint> make_endpoint(const NamedEndpoint& input);
   void set_signals(const std::vector<NamedEndpoint>& endpoints);
@@ -66,6 +87,7 @@ class Bench final : public director::PictureSource {
   const Case& case_;
   DataBook data_;
   ManualClock clock_;
+  scheduling::FakeOutside outside_;
   telemetry::MetricRegistry registry_;
   director::RequestMetrics metrics_{registry_};
   director::Pool pool_{"pool", "default", metrics_, {1, 16}};
@@ -81,10 +103,6 @@ class Bench final : public director::PictureSource {
   std::map<std::string, Member> members_;
   EndpointSlot next_slot_ = 0;
   uint64_t seed_ = 0;
-  struct Held {
-    director::Request request;
-    director::Observer observer;
-  };
   std::vector<std::unique_ptr<Held>> held_;
 };
 
@@ -103,6 +121,7 @@ bool Bench::load() {
   tables.emplace_back(kGiven);
   AssemblyOptions options{.tables = tables, .metrics = registry_, .clock = clock_};
   options.allow_experimental = true;
+  if (case_.together) options.outside = &outside_;
 
   Result<Assembly> made = Error{};
   if (!case_.configuration) {
@@ -253,45 +272,49 @@ void Bench::set_signals(const std::vector<NamedEndpoint>& endpoints) {
   }
 }
 
-void Bench::one_step(const Step& step) {
+std::unique_ptr<Bench::Held> Bench::prepare(const Step& step) {
   clock_.advance(
       std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(step.after_ms)));
   set_pool(step.endpoints);
 
-  std::vector<HeaderField> headers;
-  for (const auto& [name, value] : step.request.headers) headers.push_back({name, value});
+  auto work = std::make_unique<Held>();
+  for (const auto& [name, value] : step.request.headers) work->headers.push_back({name, value});
   if (step.request.priority != 0) {
     auto rules = std::make_shared<director::PoolRules>();
     rules->objective_priorities = {{"vector", step.request.priority}};
     pool_.rules.publish(rules);
-    headers.push_back({"x-llm-d-inference-objective", "vector"});
+    work->headers.push_back({"x-llm-d-inference-objective", "vector"});
   }
-  std::string body =
-      step.request.body.value_or("{\"model\":\"" + step.request.model + "\",\"prompt\":\"p\"}");
+  std::string& body = work->body;
+  body = step.request.body.value_or("{\"model\":\"" + step.request.model + "\",\"prompt\":\"p\"}");
   const size_t size = body.size();
   body.append(protocol::kBodyPadding, '\0');
-  std::vector<director::SubsetEntry> subset;
-  director::RequestInput input;
+  director::RequestInput& input = work->input;
   input.request_id = step.request.id;
   input.method = "POST";
   input.path = step.request.path;
-  input.headers = headers;
+  input.headers = work->headers;
   input.body = {body.data(), size};
   input.received_at = clock_.now();
   if (step.request.subset) {
     for (const std::string& name : *step.request.subset) {
       const Endpoint& endpoint = *picture_.pool->endpoints[data_.candidate(name)];
-      subset.push_back({endpoint.address, endpoint.port});
+      work->subset.push_back({endpoint.address, endpoint.port});
     }
-    input.subset = subset;
+    input.subset = work->subset;
   }
+  if (case_.draws > 0) return work;
+  input.seed = ++seed_;
+  work->observer.start(pool_, work->request, nullptr, 0);
+  return work;
+}
+
+void Bench::decide(const Step& step, std::unique_ptr<Held> work) {
+  const director::RequestInput& input = work->input;
   if (case_.draws > 0) return check_draws(step, input);
 
-  input.seed = ++seed_;
-  auto work = std::make_unique<Held>();
   director::Request& request = work->request;
   director::Observer& observer = work->observer;
-  observer.start(pool_, request, nullptr, 0);
   const Status status = director_->decide(request, input);
   check(step, status, request);
   if (step.answer && status.ok()) answer(step, request, observer);

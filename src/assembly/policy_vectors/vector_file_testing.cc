@@ -118,6 +118,7 @@ class Decoder {
       b.node("given", given, "");
       b.node("endpoints", endpoints, "");
       b.field("draws", out.draws, "", "");
+      b.field("together", out.together, "", "");
       b.node("steps", steps, "");
       b.node("request", request, "");
       b.node("answer", answer, "");
@@ -184,6 +185,8 @@ class Decoder {
   // Nothing may be expected that is never looked at.
   void check_use(const Node& node, const std::string& path, const Case& out, const Step& step) {
     const bool later = !step.after_first_token.empty() || !step.after_answer.empty();
+    if (out.together && (step.after_ms != 0 || step.endpoints.size() != out.steps[0].endpoints.size()))
+      wrong(node, path, "what comes together finds the same endpoints at the same time");
     if (out.draws > 0) {
       if (out.steps.size() != 1 || step.answer || step.hold || later)
         wrong(node, path, "draws are of one request without an answer");

@@ -129,6 +129,7 @@ struct Case {
   std::vector<std::string> warnings;          // loading warns, with these texts in it
   std::map<std::string, Node> given;          // by key text
   int draws = 0;                              // 0: decide once
+  bool together = false;                      // the steps are requests of one moment
   std::vector<Step> steps;
 };
 
