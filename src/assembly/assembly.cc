@@ -273,6 +273,11 @@ class Assembler {
       if (config.plugin_ref.empty()) {
         return fail(fmt::format("dataLayer.sources[{}] is missing a 'pluginRef'", i), "", "");
       }
+      if (instances_.find_as<discovery::ObjectSourcePlugin>(config.plugin_ref) != nullptr ||
+          instances_.find_as<discovery::EndpointSourcePlugin>(config.plugin_ref) != nullptr) {
+        if (Status s = check_notified(config, fail); !s.ok()) return s;
+        continue;
+      }
       director::Policy::MetricsSource source;
       source.source = instances_.find_as<signals::MetricsDataSource>(config.plugin_ref);
       if (source.source == nullptr) {
@@ -301,6 +306,7 @@ class Assembler {
       }
       policy_->sources.push_back(std::move(source));
     }
+    if (Status s = check_object_sources(); !s.ok()) return s.error().wrap(kContext);
     if (!layer.cross_replica_syncer.empty()) {
       return at(out_.effective, "dataLayer.crossReplicaSyncerPluginRef",
                 fmt::format("the plugin {} is not a fwkdl.CrossReplicaSyncer", layer.cross_replica_syncer))
@@ -316,6 +322,59 @@ class Assembler {
       return at(
           out_.effective, "dataLayer.discovery",
           fmt::format("discovery: plugin \"{}\" does not implement EndpointDiscovery", *layer.discovery));
+    }
+    return {};
+  }
+
+  // The extractors that a notification source names are of its variant and kind.
+  template <typename Fail>
+  Status check_notified(const config::DataSource& config, const Fail& fail) const {
+    const auto* of_objects = instances_.find_as<discovery::ObjectSourcePlugin>(config.plugin_ref);
+    for (size_t j = 0; j < config.extractors.size(); ++j) {
+      const std::string& name = config.extractors[j];
+      const std::string field = fmt::format(".extractors[{}]", j);
+      const Plugin* plugin = instances_.find(name);
+      if (plugin == nullptr) return fail(fmt::format("the plugin {} is not registered", name), field, name);
+      if (of_objects == nullptr) {
+        if (dynamic_cast<const EndpointObserver*>(plugin) == nullptr &&
+            dynamic_cast<const EndpointExtractor*>(plugin) == nullptr)
+          return fail(fmt::format("the plugin {} is not a fwkdl.EndpointExtractor", name), field, name);
+        continue;
+      }
+      const auto* extractor = dynamic_cast<const ObjectExtractor*>(plugin);
+      if (extractor == nullptr)
+        return fail(fmt::format("the plugin {} is not a fwkdl.NotificationExtractor", name), field, name);
+      const ObjectKind kind = of_objects->params().kind;
+      if (extractor->object_kind() != kind) {
+        return fail(fmt::format("source {} notifies of {}, extractor {} takes {}", of_objects->typed_name(),
+                                kind.text(), plugin->typed_name(), extractor->object_kind().text()),
+                    field, name);
+      }
+    }
+    return {};
+  }
+
+  // One source for each kind; it tells all extractors of the kind (notifications.h).
+  Status check_object_sources() {
+    std::vector<const discovery::ObjectSourcePlugin*> sources;
+    for (const Plugin* plugin : instances_.in_order()) {
+      const auto* source = dynamic_cast<const discovery::ObjectSourcePlugin*>(plugin);
+      if (source == nullptr) continue;
+      const ObjectKind& kind = source->params().kind;
+      for (const discovery::ObjectSourcePlugin* other : sources) {
+        if (other->params().kind != kind) continue;
+        return of_plugin(source->name(),
+                         fmt::format("duplicate notification source GVK {}: already used by source {}, "
+                                     "cannot add {}",
+                                     kind.text(), other->typed_name(), source->typed_name()));
+      }
+      if (source->params().path.empty()) {
+        policy_->warnings.push_back(
+            fmt::format("plugin '{}' tells of no {}: it has no path, and there is no client of the "
+                        "Kubernetes API",
+                        source->name(), kind.text()));
+      }
+      sources.push_back(source);
     }
     return {};
   }

@@ -1,4 +1,5 @@
 #include "assembly/assembly_testing.h"
+#include "assembly/notifications.h"
 
 namespace penstock::assembly {
 namespace {
@@ -56,6 +57,45 @@ TEST_F(DataLayerTest, DataLayerReferencesMustBeWhatTheySay) {
       "{pluginRef: "
       "file-discovery}}");
   EXPECT_EQ(a.policy->discovery->name(), "file-discovery");
+}
+
+TEST_F(DataLayerTest, NotificationsReachTheExtractorsOfTheirKindNamedOrNot) {
+  options_.allow_experimental = true;
+  const std::string pods =
+      "{name: pods, type: k8s-notification-source, parameters: {version: v1, kind: Pod, path: /p.yaml}}";
+  const Assembly a = assembled("plugins: [" + pods + ", {type: topology-extractor}]");
+  const std::vector<ObjectSource> sources = object_sources(a.policy->plugins);
+  ASSERT_EQ(sources.size(), 1U);
+  EXPECT_EQ(sources[0].source->name(), "pods");
+  EXPECT_EQ(sources[0].extractors.size(), 1U);
+  EXPECT_TRUE(a.policy->warnings.empty());
+  EXPECT_EQ(a.policy->sources.size(), 1U) << "the metrics source alone";
+
+  EXPECT_THAT(assembled("plugins: [{type: k8s-notification-source, parameters: {version: v1, kind: Pod}}]")
+                  .policy->warnings,
+              ElementsAre(HasSubstr("'k8s-notification-source' tells of no v1/Pod: it has no path")));
+  const auto with_source = [&](const std::string& plugins, const std::string& source) {
+    return error_of("plugins: [" + plugins + "]\ndataLayer: {sources: [" + source + "]}\n");
+  };
+  EXPECT_THAT(with_source(pods + ", {type: test-scorer}",
+                          "{pluginRef: pods, extractors: [{pluginRef: test-scorer}]}"),
+              HasSubstr("the plugin test-scorer is not a fwkdl.NotificationExtractor (line 2)"));
+  EXPECT_THAT(
+      with_source("{name: s, type: k8s-notification-source, parameters: {group: apps, version: v1, kind: "
+                  "Deployment}}, {type: topology-extractor}",
+                  "{pluginRef: s, extractors: [{pluginRef: topology-extractor}]}"),
+      HasSubstr("source s/k8s-notification-source notifies of apps/v1/Deployment, extractor "
+                "topology-extractor/topology-extractor takes v1/Pod"));
+  EXPECT_THAT(
+      with_source("{type: endpoint-notification-source}, {type: test-scorer}",
+                  "{pluginRef: endpoint-notification-source, extractors: [{pluginRef: test-scorer}]}"),
+      HasSubstr("the plugin test-scorer is not a fwkdl.EndpointExtractor"));
+  EXPECT_THAT(
+      with_source(pods + ", {name: more, type: k8s-notification-source, parameters: {version: v1, kind: "
+                         "Pod}}",
+                  "{pluginRef: pods}"),
+      HasSubstr("duplicate notification source GVK v1/Pod: already used by source "
+                "pods/k8s-notification-source, cannot add more/k8s-notification-source (line 1)"));
 }
 
 TEST_F(DataLayerTest, AMetricsSourcesOwnIntervalDecidesWhatIsStale) {

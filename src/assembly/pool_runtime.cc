@@ -117,6 +117,7 @@ Result<std::unique_ptr<PoolRuntime>> PoolRuntime::create(const SharedKnowledge& 
     discovery::FileDiscoveryOptions options;
     options.path = plugin->params().path;
     options.watch = plugin->params().watch_file;
+    options.metrics_labels = plugin->params().metrics_labels;
     runtime->files_.push_back(std::make_unique<discovery::FileDiscovery>(options, runtime->sink_));
   }
   if (!discovery.dns.name.empty()) {
@@ -196,12 +197,74 @@ Status PoolRuntime::publish(Assembly assembly) {
         "the InferencePool says appProtocol http, and a parser's requests are gRPC: not healthy",
         {{"pool", spec_.settings.name}, {"parser", parser->name()}});
   }
+  if (Status status = open_object_files(*policy); !status.ok()) return status;
   epoch_ = policy->epoch;
-  const std::lock_guard lock(epochs_mutex_);
-  std::erase_if(epochs_, [](const auto& weak) { return weak.expired(); });
-  epochs_.push_back(policy);
-  pool_.policy.publish(std::move(policy));
+  {
+    const std::lock_guard lock(epochs_mutex_);
+    std::erase_if(epochs_, [](const auto& weak) { return weak.expired(); });
+    epochs_.push_back(policy);
+    tell_objects(*policy);
+    pool_.policy.publish(policy);
+  }
+  drop_object_files(*policy);
   return {};
+}
+
+discovery::ObjectFile* PoolRuntime::object_file(const ObjectSource& source) const {
+  const discovery::ObjectSourceParams& params = source.source->params();
+  for (const auto& file : object_files_) {
+    if (file->path() == params.path && file->kind() == params.kind) return file.get();
+  }
+  return nullptr;
+}
+
+Status PoolRuntime::open_object_files(const director::Policy& policy) {
+  std::vector<std::unique_ptr<discovery::ObjectFile>> opened;
+  for (const ObjectSource& source : object_sources(policy.plugins)) {
+    const discovery::ObjectSourceParams& params = source.source->params();
+    if (params.path.empty() || object_file(source) != nullptr) continue;
+    discovery::ObjectFile::Options options;
+    options.path = params.path;
+    options.kind = params.kind;
+    auto file = std::make_unique<discovery::ObjectFile>(options, [this] { objects_changed(); });
+    if (Status status = file->load(); !status.ok()) return status.error().wrap(source.source->name());
+    opened.push_back(std::move(file));
+  }
+  for (std::unique_ptr<discovery::ObjectFile>& file : opened) {
+    if (started_) {
+      if (Status status = file->start(); !status.ok()) return status;
+    }
+    const std::lock_guard lock(epochs_mutex_);
+    object_files_.push_back(std::move(file));
+  }
+  return {};
+}
+
+void PoolRuntime::drop_object_files(const director::Policy& policy) {
+  std::vector<std::unique_ptr<discovery::ObjectFile>> dropped;  // ended without the lock that they take
+  const std::lock_guard lock(epochs_mutex_);
+  std::vector<discovery::ObjectFile*> named;
+  for (const ObjectSource& source : object_sources(policy.plugins)) named.push_back(object_file(source));
+  for (std::unique_ptr<discovery::ObjectFile>& file : object_files_) {
+    if (std::find(named.begin(), named.end(), file.get()) == named.end()) dropped.push_back(std::move(file));
+  }
+  std::erase(object_files_, nullptr);
+}
+
+void PoolRuntime::tell_objects(const director::Policy& policy) const {
+  for (const ObjectSource& source : object_sources(policy.plugins)) {
+    const discovery::ObjectFile* file = object_file(source);
+    if (file == nullptr) continue;
+    const std::shared_ptr<const NotifiedObjects> all = file->objects();
+    for (const ObjectExtractor* extractor : source.extractors) extractor->objects(*all);
+  }
+}
+
+void PoolRuntime::objects_changed() {
+  const std::lock_guard lock(epochs_mutex_);
+  for (const auto& weak : epochs_) {
+    if (const auto policy = weak.lock()) tell_objects(*policy);
+  }
 }
 
 PoolRuntime::ScrapePlan PoolRuntime::scrape_plan(const director::Policy& policy) const {
@@ -315,6 +378,9 @@ Status PoolRuntime::start() {
     if (Status status = file->start(); !status.ok()) return status;
   }
   if (dns_) dns_->start();
+  for (const auto& file : object_files_) {
+    if (Status status = file->start(); !status.ok()) return status;
+  }
   return {};
 }
 
@@ -322,6 +388,7 @@ void PoolRuntime::stop() {
   if (!started_.exchange(false)) return;
   if (dns_) dns_->stop();
   for (const auto& file : files_) file->stop();
+  for (const auto& file : object_files_) file->stop();
   shared_.pool_metrics.remove_pool(pool_.ns, pool_.name);
   if (feed_) members_.remove_listener(feed_.get());
   members_.remove_listener(this);
@@ -353,6 +420,7 @@ Status PoolRuntime::rollback() {
 }
 
 Status PoolRuntime::take(PoolSpec spec, Document document, Assembly assembly) {
+  if (Status status = open_object_files(*assembly.policy); !status.ok()) return status;
   const PoolSpec former = std::exchange(spec_, std::move(spec));
   // Where endpoints come from is part of a pool's identity: it stays as it was started.
   if (!(spec_.settings.discovery == former.settings.discovery)) {
@@ -398,6 +466,9 @@ Status PoolRuntime::take(PoolSpec spec, Document document, Assembly assembly) {
 Status PoolRuntime::refresh_discovery() {
   Status first;
   for (const auto& file : files_) {
+    if (Status status = file->reload(); !status.ok() && first.ok()) first = status;
+  }
+  for (const auto& file : object_files_) {
     if (Status status = file->reload(); !status.ok() && first.ok()) first = status;
   }
   if (dns_) dns_->refresh();

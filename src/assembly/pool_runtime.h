@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "assembly/assembly.h"
+#include "assembly/notifications.h"
 #include "base/result.h"
 #include "config/manifests.h"
 #include "config/settings.h"
 #include "director/director.h"
 #include "discovery/dns_discovery.h"
 #include "discovery/file_discovery.h"
+#include "discovery/object_file.h"
 #include "discovery/registry.h"
 #include "discovery/scraper_feed.h"
 #include "discovery/source.h"
@@ -112,6 +114,13 @@ class PoolRuntime final : private discovery::EndpointListener {
   Status take(PoolSpec spec, Document document, Assembly assembly);
   Status publish(Assembly assembly);
   void configure_pool();
+  // Has the files that the policy's sources of objects name: those there were, and new ones, read.
+  Status open_object_files(const director::Policy& policy);
+  // Ends those that it does not name.
+  void drop_object_files(const director::Policy& policy);
+  discovery::ObjectFile* object_file(const ObjectSource& source) const;
+  void tell_objects(const director::Policy& policy) const;  // under epochs_mutex_
+  void objects_changed();
   Status make_scraper(const director::Policy& policy);
   // What a policy's data sources want fetched.
   struct ScrapePlan {
@@ -150,10 +159,11 @@ class PoolRuntime final : private discovery::EndpointListener {
   std::vector<ExtraScraper> extra_scrapers_;  // one for each source whose pages hold no load signals
   std::vector<std::unique_ptr<discovery::FileDiscovery>> files_;
   std::unique_ptr<discovery::DnsDiscovery> dns_;
+  std::vector<std::unique_ptr<discovery::ObjectFile>> object_files_;  // under epochs_mutex_
   std::atomic<bool> started_{false};
   std::atomic<bool> plain_http_{false};  // appProtocol is http
 
-  // Policies that requests may still use: all of them hear that an endpoint left.
+  // Policies that requests may still use: all of them hear that an endpoint left, and of objects.
   std::mutex epochs_mutex_;
   std::vector<std::weak_ptr<const director::Policy>> epochs_;
 };

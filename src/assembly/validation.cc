@@ -8,6 +8,7 @@
 
 #include "base/strings.h"
 #include "config/decode.h"
+#include "discovery/plugins.h"
 #include "flowcontrol/policies.h"
 #include "protocol/parser.h"
 #include "scheduling/handlers/primary_profile.h"
@@ -142,7 +143,10 @@ bool works_unnamed(const Plugin& plugin) {
          dynamic_cast<const Admitter*>(&plugin) != nullptr ||
          dynamic_cast<const PreRequest*>(&plugin) != nullptr ||
          dynamic_cast<const ResponseHook*>(&plugin) != nullptr ||
-         dynamic_cast<const EndpointObserver*>(&plugin) != nullptr;
+         dynamic_cast<const EndpointObserver*>(&plugin) != nullptr ||
+         dynamic_cast<const ObjectExtractor*>(&plugin) != nullptr ||
+         dynamic_cast<const discovery::ObjectSourcePlugin*>(&plugin) != nullptr ||
+         dynamic_cast<const discovery::EndpointSourcePlugin*>(&plugin) != nullptr;
 }
 
 // Plugins of the flow-control queue, which rest with it.

@@ -4,11 +4,13 @@
 #include <cstdio>
 
 #include "assembly/check.h"
+#include "assembly/notifications.h"
 #include "cli/commands.h"
 #include "config/api_keys.h"
 #include "config/endpoints_file.h"
 #include "config/files.h"
 #include "config/manifests.h"
+#include "config/objects_file.h"
 #include "config/settings.h"
 #include "discovery/plugins.h"
 #include "gateway/route_table.h"
@@ -48,11 +50,17 @@ int check_assembly(Assemble&& assemble, std::string_view source, bool allow_expe
     complain(std::string(source) + ": " + assembly.error().message);
     return kFailed;
   }
-  // The file belongs to where the configuration will run: not to be found here is worth a warning.
+  // Files belong to where the configuration will run: not to be found here is worth a warning.
   const auto* discovery = dynamic_cast<const discovery::FileDiscoveryPlugin*>(assembly->policy->discovery);
   if (discovery != nullptr) {
     if (const auto file = config::load_endpoints(discovery->params().path); !file.ok())
       assembly->policy->warnings.push_back(discovery->typed_name() + ": " + file.error().message);
+  }
+  for (const assembly::ObjectSource& source : assembly::object_sources(assembly->policy->plugins)) {
+    const discovery::ObjectSourcePlugin& objects = *source.source;
+    if (objects.params().path.empty()) continue;
+    if (const auto file = config::load_objects(objects.params().path); !file.ok())
+      assembly->policy->warnings.push_back(objects.typed_name() + ": " + file.error().message);
   }
   std::fputs(assembly::render_check(*assembly).c_str(), stdout);
   return kOk;

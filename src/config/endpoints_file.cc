@@ -39,10 +39,6 @@ bool is_host_name(std::string_view text) {
   return letters;
 }
 
-bool is_address(const std::string& address) {
-  return is_ip_literal(address) || is_host_name(address);
-}
-
 std::optional<uint16_t> parse_port(std::string_view text) {
   const std::optional<uint64_t> port = parse_u64(text);
   if (!port || *port < 1 || *port > 65535) return std::nullopt;
@@ -193,6 +189,10 @@ void warn_of_shared_addresses(EndpointsFile& file) {
 }
 
 }  // namespace
+
+bool is_address(const std::string& text) {
+  return is_ip_literal(text) || is_host_name(text);
+}
 
 Result<EndpointsFile> decode_endpoints(std::string_view text, std::string_view source) {
   Result<Node> document = parse_document(text, source, ParseLimits{.max_bytes = kMaxEndpointsFileBytes});

@@ -44,6 +44,9 @@ struct EndpointsFile {
 // Upper bound of an endpoints file, as the reference has it.
 inline constexpr size_t kMaxEndpointsFileBytes = 1 << 20;
 
+// An IP literal without brackets, or a host name (RFC 1123; a name of digits and dots only is none).
+bool is_address(const std::string& text);
+
 // Decodes the text of an endpoints file, YAML or JSON. All or nothing: a file with one bad entry is an
 // error that names every bad entry, so that a watcher keeps the last good set. A document without
 // "endpoints", or with null there, is an error too: "endpoints: []" is how a file says that there are none.

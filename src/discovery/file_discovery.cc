@@ -1,15 +1,8 @@
 #include "discovery/file_discovery.h"
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/inotify.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <optional>
 
 #include "base/hash.h"
@@ -23,48 +16,35 @@ namespace {
 
 constexpr size_t kDumpedEndpoints = 100;
 
-// What of a file changes when it does.
-struct Identity {
-  dev_t device = 0;
-  ino_t inode = 0;
-  off_t size = -1;
-  int64_t modified_ns = 0;
-  friend bool operator==(const Identity&, const Identity&) = default;
-};
-
-Identity identity_of(const std::string& path) {
-  struct stat s{};
-  if (stat(path.c_str(), &s) != 0) return {};
-  return {s.st_dev, s.st_ino, s.st_size, s.st_mtim.tv_sec * 1000000000LL + s.st_mtim.tv_nsec};
-}
-
-int milliseconds(Duration d) {
-  return static_cast<int>(std::max<int64_t>(1, d.count() / 1000000));
-}
-
-void drain(int fd) {
-  alignas(inotify_event) std::array<char, 4096> buffer;
-  while (read(fd, buffer.data(), buffer.size()) > 0) {
+// Where an endpoint's metrics are, by its labels; "" where they don't say.
+Result<std::string> labelled_metrics_host(const config::EndpointEntry& entry) {
+  const auto address = entry.labels.find("metricsAddress");
+  if (address == entry.labels.end()) return std::string();
+  const auto fail = [&](std::string_view label, const std::string& value) {
+    return invalid_config(fmt::format("endpoint \"{}\": label {}: invalid value \"{}\" (line {})", entry.name,
+                                      label, value, entry.line));
+  };
+  if (!config::is_address(address->second)) return fail("metricsAddress", address->second);
+  std::optional<uint64_t> port = entry.port;
+  if (const auto label = entry.labels.find("metricsPort"); label != entry.labels.end()) {
+    port = parse_u64(label->second);
+    if (!port || *port < 1 || *port > 65535) return fail("metricsPort", label->second);
   }
-}
-
-// Watches the file's folder, or nothing where the system can't.
-int open_watch(const std::string& path) {
-  const int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-  if (fd < 0) return -1;
-  const std::string folder = config::folder_of(path);
-  const uint32_t events = IN_CREATE | IN_MODIFY | IN_CLOSE_WRITE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE;
-  if (inotify_add_watch(fd, folder.empty() ? "." : folder.c_str(), events) < 0) {
-    close(fd);
-    return -1;
-  }
-  return fd;
+  if (*port == 0) return std::string();
+  Endpoint where;
+  where.address = address->second;
+  return where.host_port_at(static_cast<uint16_t>(*port));
 }
 
 }  // namespace
 
 FileDiscovery::FileDiscovery(FileDiscoveryOptions options, EndpointSink& sink)
-    : options_(std::move(options)), source_("file " + options_.path), sink_(sink) {}
+    : options_(std::move(options)),
+      source_("file " + options_.path),
+      sink_(sink),
+      watch_({options_.path, options_.poll_interval, options_.settle}, [this] {
+        (void)load(false);  // says itself what is wrong
+      }) {}
 
 FileDiscovery::~FileDiscovery() {
   stop();
@@ -73,22 +53,11 @@ FileDiscovery::~FileDiscovery() {
 Status FileDiscovery::start() {
   if (Status status = load(true); !status.ok())
     return std::move(status).error().wrap("file-discovery: initial load failed");
-  if (options_.watch) {
-    stop_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (stop_fd_ < 0) return Error{ErrorCode::kIo, "file-discovery: eventfd failed"};
-    thread_ = std::thread([this] { watch_loop(); });
-  }
-  return {};
+  return options_.watch ? watch_.start() : Status{};
 }
 
 void FileDiscovery::stop() {
-  if (thread_.joinable()) {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(stop_fd_, &one, sizeof one);
-    thread_.join();
-  }
-  if (stop_fd_ >= 0) close(stop_fd_);
-  stop_fd_ = -1;
+  watch_.stop();
 }
 
 Status FileDiscovery::reload() {
@@ -119,12 +88,16 @@ Status FileDiscovery::load(bool first) {
   if (!file.ok()) return fail(std::move(file).error());
 
   std::vector<DiscoveredEndpoint> endpoints;
-  ids_.clear();
   for (const config::EndpointEntry& entry : file->endpoints) {
-    endpoints.push_back(from_entry(entry));
-    if (endpoints.back().tls) endpoints.back().tls_name = options_.tls_name;
-    ids_.push_back(entry.id());
+    DiscoveredEndpoint& endpoint = endpoints.emplace_back(from_entry(entry));
+    if (endpoint.tls) endpoint.tls_name = options_.tls_name;
+    if (!options_.metrics_labels) continue;
+    Result<std::string> host = labelled_metrics_host(entry);
+    if (!host.ok()) return fail(host.error().wrap(options_.path));
+    endpoint.metrics_host = std::move(*host);
   }
+  ids_.clear();
+  for (const config::EndpointEntry& entry : file->endpoints) ids_.push_back(entry.id());
   std::sort(ids_.begin(), ids_.end());
   constexpr size_t kMaxTold = 10;
   for (size_t i = 0; i < file->warnings.size() && i < kMaxTold; ++i)
@@ -140,37 +113,6 @@ Status FileDiscovery::load(bool first) {
   telemetry::log_info("endpoints file loaded", {{"path", options_.path}, {"endpoints", ids_.size()}});
   sink_.endpoints(source_, endpoints);
   return {};
-}
-
-void FileDiscovery::watch_loop() {
-  const int watch = open_watch(options_.path);
-  if (watch < 0) {
-    telemetry::log_warn("endpoints file can't be watched, polling it",
-                        {{"path", options_.path}, {"interval", to_seconds(options_.poll_interval)}});
-  }
-  // The first look happens right away: the file may have changed since start() read it.
-  Identity seen;
-  bool unsettled = false;
-  std::array<pollfd, 2> fds{{{stop_fd_, POLLIN, 0}, {watch, POLLIN, 0}}};
-  const nfds_t count = watch < 0 ? 1 : 2;
-  Duration timeout = Duration(1);
-  while (true) {
-    const int ready = poll(fds.data(), count, milliseconds(timeout));
-    if (ready < 0 && errno != EINTR) break;
-    if ((fds[0].revents & POLLIN) != 0) break;
-    if (count == 2 && (fds[1].revents & (POLLIN | POLLERR)) != 0) drain(watch);
-    const Identity now = identity_of(options_.path);
-    if (now != seen) {
-      seen = now;
-      unsettled = true;
-      timeout = options_.settle;
-    } else {
-      if (unsettled) (void)load(false);  // says itself what is wrong
-      unsettled = false;
-      timeout = options_.poll_interval;
-    }
-  }
-  if (watch >= 0) close(watch);
 }
 
 FileDiscovery::Stats FileDiscovery::stats() const {

@@ -1,14 +1,12 @@
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <string>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "discovery/file_watch.h"
 #include "discovery/source.h"
 
 namespace penstock::discovery {
@@ -16,15 +14,15 @@ namespace penstock::discovery {
 struct FileDiscoveryOptions {
   std::string path;
   bool watch = true;
-  Duration poll_interval = std::chrono::seconds(1);  // where the system can't tell, and beside it
-  // A change is read once the file was left alone for so long, so that a half-written one is not.
+  Duration poll_interval = std::chrono::seconds(1);  // FileWatch's
   Duration settle = std::chrono::milliseconds(50);
   std::string tls_name;  // server name of https endpoints; "" the address
+  // Labels metricsAddress and metricsPort say where an endpoint's metrics are; without the address the other
+  // counts for nothing.
+  bool metrics_labels = false;
 };
 
-// Endpoints from a file (config/endpoints_file.h), read again when it changes: written in place, replaced
-// by rename, or swapped behind a symbolic link as Kubernetes mounts do (inotify on the folder, and a look
-// at the file's identity, size and time every poll_interval).
+// Endpoints from a file (config/endpoints_file.h), read again when it changes (file_watch.h).
 //
 // A change takes effect whole or not at all: unlike the reference, which lets one bad entry delete that
 // endpoint, a file with an error - or one that is gone, or suddenly empty - leaves the last good set in
@@ -56,7 +54,6 @@ class FileDiscovery {
 
  private:
   Status load(bool first);
-  void watch_loop();
 
   const FileDiscoveryOptions options_;
   const std::string source_;
@@ -69,8 +66,7 @@ class FileDiscovery {
   std::vector<std::string> ids_;
   Stats stats_;
 
-  int stop_fd_ = -1;
-  std::thread thread_;
+  FileWatch watch_;  // the last member: it calls load()
 };
 
 }  // namespace penstock::discovery

@@ -85,6 +85,37 @@ TEST_F(FileDiscoveryTest, AFirstLoadThatFailsIsTheCallersError) {
   EXPECT_THAT(bad.start().error().message, HasSubstr("nowhere at all"));
 }
 
+TEST_F(FileDiscoveryTest, LabelsSayWhereTheMetricsOfAnotherClusterAre) {
+  struct Hosts final : EndpointSink {
+    void endpoints(std::string_view, const std::vector<DiscoveredEndpoint>& all) override {
+      for (const auto& e : all) hosts.push_back(e.metrics_host);
+    }
+    std::vector<std::string> hosts;
+  };
+  const auto hosts = [&](bool labels) {
+    FileDiscoveryOptions of = options(false);
+    of.metrics_labels = labels;
+    Hosts sink;
+    FileDiscovery discovery(of, sink);
+    const Status started = discovery.start();
+    return started.ok() ? sink.hosts : std::vector<std::string>{started.error().message};
+  };
+  write(
+      "endpoints:\n"
+      "- {name: a, address: gw.a.example, port: \"443\"}\n"
+      "- {name: b, address: gw.b.example, port: \"443\", labels: {metricsAddress: epp.b.example}}\n"
+      "- {name: c, address: 10.0.0.3, port: \"443\", labels: {metricsAddress: \"fd00::3\", metricsPort: "
+      "\"9090\"}}\n"
+      "- {name: d, address: 10.0.0.4, port: \"443\", labels: {metricsPort: \"9090\"}}\n");
+  EXPECT_THAT(hosts(true), ElementsAre("", "epp.b.example:443", "[fd00::3]:9090", ""));
+  EXPECT_THAT(hosts(false), ElementsAre("", "", "", "")) << "file-discovery's labels are labels";
+  write(
+      "endpoints:\n- {name: a, address: x.example, port: \"1\", labels: {metricsAddress: y, metricsPort: "
+      "\"0\"}}\n");
+  EXPECT_THAT(hosts(true),
+              ElementsAre(HasSubstr("endpoint \"a\": label metricsPort: invalid value \"0\" (line 2)")));
+}
+
 TEST_F(FileDiscoveryTest, FollowsWritesInPlaceAndRenames) {
   write(entries({"a"}));
   FileDiscovery discovery(options(), sink_);

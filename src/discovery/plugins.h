@@ -3,18 +3,22 @@
 #include <span>
 #include <string>
 
+#include "inference/notifications.h"
 #include "inference/plugin.h"
 
 namespace penstock::discovery {
 
-// Parameters of `file-discovery`.
+// Parameters of `file-discovery` and `multicluster-file-discovery`.
 struct FileDiscoveryParams {
   std::string path;
   bool watch_file = false;
+  bool metrics_labels = false;  // the type's, no parameter
 };
 
-// The discovery plugin `file-discovery`: the endpoints file of a pool. Holds decoded parameters;
-// FileDiscovery does the work. Error: `file-discovery: 'path' parameter is required`.
+// The discovery plugins `file-discovery`, the endpoints file of a pool, and `multicluster-file-discovery`,
+// whose endpoints are the gateways of other clusters: labels metricsAddress and metricsPort say where each
+// one's metrics are. Holds decoded parameters; FileDiscovery does the work. Error: `<type>: 'path' parameter
+// is required`.
 class FileDiscoveryPlugin final : public Plugin {
  public:
   explicit FileDiscoveryPlugin(FileDiscoveryParams params) : params_(std::move(params)) {}
@@ -23,6 +27,28 @@ class FileDiscoveryPlugin final : public Plugin {
  private:
   FileDiscoveryParams params_;
 };
+
+// Parameters of `k8s-notification-source`.
+struct ObjectSourceParams {
+  ObjectKind kind;
+  std::string path;
+};
+
+// `k8s-notification-source`: tells ObjectExtractors of the objects of one kind. They come from the file
+// `path` (object_file.h), which is watched; without one there are none, because there is no client of the
+// Kubernetes API. Error: `version and kind are required for k8s-notification-source`.
+class ObjectSourcePlugin final : public Plugin {
+ public:
+  explicit ObjectSourcePlugin(ObjectSourceParams params) : params_(std::move(params)) {}
+  const ObjectSourceParams& params() const { return params_; }
+
+ private:
+  ObjectSourceParams params_;
+};
+
+// `endpoint-notification-source`: tells EndpointExtractors of the pool's members. Those that there are follow
+// the pool by themselves: naming them is allowed and changes nothing. Takes no parameters.
+class EndpointSourcePlugin final : public Plugin {};
 
 // The discovery plugins of this build, one line each.
 std::span<const PluginDescriptor> discovery_plugins();

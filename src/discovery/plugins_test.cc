@@ -7,22 +7,42 @@
 namespace penstock::discovery {
 namespace {
 
-TEST(DiscoveryPluginsTest, FileDiscoveryNeedsAPath) {
-  telemetry::MetricRegistry metrics;
-  const ManualClock clock;
-  const PluginDescriptor& descriptor = discovery_plugins().front();
-  EXPECT_EQ(descriptor.type, "file-discovery");
-  const auto create = [&](std::string_view text) {
+Result<std::unique_ptr<Plugin>> create(std::string_view type, std::string_view text) {
+  static telemetry::MetricRegistry metrics;
+  static const ManualClock clock;
+  for (const PluginDescriptor& descriptor : discovery_plugins()) {
+    if (descriptor.type != type) continue;
     const auto node = config::parse_document(text, "test").value();
-    return descriptor.create({"file-discovery", &node, "plugins[0].parameters", metrics, clock, 1});
-  };
-  EXPECT_EQ(create("{}").error().message, "file-discovery: 'path' parameter is required");
-  const auto plugin = create("{path: /etc/endpoints.yaml, watchFile: true}");
+    return descriptor.create(
+        {type, text.empty() ? nullptr : &node, "plugins[0].parameters", metrics, clock, 1});
+  }
+  return Error{};
+}
+
+TEST(DiscoveryPluginsTest, FileDiscoveryNeedsAPath) {
+  for (const std::string_view type : {"file-discovery", "multicluster-file-discovery"}) {
+    EXPECT_EQ(create(type, "{}").error().message, std::string(type) + ": 'path' parameter is required");
+    const auto plugin = create(type, "{path: /etc/endpoints.yaml, watchFile: true}");
+    ASSERT_TRUE(plugin.ok()) << plugin.error().message;
+    const auto& params = dynamic_cast<const FileDiscoveryPlugin&>(**plugin).params();
+    EXPECT_EQ(params.path, "/etc/endpoints.yaml");
+    EXPECT_TRUE(params.watch_file);
+    EXPECT_EQ(params.metrics_labels, type != "file-discovery");
+  }
+}
+
+TEST(DiscoveryPluginsTest, ASourceOfObjectsNamesTheirKind) {
+  EXPECT_EQ(create("k8s-notification-source", "").error().message,
+            "k8s-notification-source requires parameters (group, version, kind)");
+  EXPECT_EQ(create("k8s-notification-source", "{version: v1}").error().message,
+            "version and kind are required for k8s-notification-source");
+  const auto plugin =
+      create("k8s-notification-source", "{group: apps, version: v1, kind: Deployment, path: /d.yaml}");
   ASSERT_TRUE(plugin.ok()) << plugin.error().message;
-  const auto& params = static_cast<const FileDiscoveryPlugin&>(*plugin.value()).params();
-  EXPECT_EQ(params.path, "/etc/endpoints.yaml");
-  EXPECT_TRUE(params.watch_file);
-  EXPECT_EQ(descriptor.describe().size(), 2U);
+  const auto& params = dynamic_cast<const ObjectSourcePlugin&>(**plugin).params();
+  EXPECT_EQ(params.kind.text(), "apps/v1/Deployment");
+  EXPECT_EQ(params.path, "/d.yaml");
+  EXPECT_TRUE(create("endpoint-notification-source", "{anything: 1}").ok()) << "as in the reference";
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ class EpochCache {
   template <typename Make, typename Replaced>
   std::shared_ptr<const T> get(const PoolSnapshot& pool, Make&& make, Replaced&& replaced) {
     const std::lock_guard lock(mutex_);
-    if (made_ != nullptr && made_->epoch == pool.epoch) return {made_, &made_->value};
+    if (made_ != nullptr && made_->epoch == pool.epoch && !stale_) return {made_, &made_->value};
+    stale_ = false;
     auto made = std::make_shared<const Made>(Made{pool.epoch, make(pool)});
     replaced(made_ == nullptr ? nullptr : &made_->value, made->value);
     made_ = std::move(made);
@@ -28,6 +29,11 @@ class EpochCache {
   std::shared_ptr<const T> get(const PoolSnapshot& pool, Make&& make) {
     return get(pool, make, [](const T*, const T&) {});
   }
+  // Something else that it is made of has changed: the next get() makes it anew.
+  void renew() {
+    const std::lock_guard lock(mutex_);
+    stale_ = true;
+  }
 
  private:
   struct Made {
@@ -36,6 +42,7 @@ class EpochCache {
   };
   std::mutex mutex_;
   std::shared_ptr<const Made> made_;
+  bool stale_ = false;
 };
 
 }  // namespace penstock::scheduling

@@ -6,6 +6,7 @@
 #include "base/strings.h"
 #include "scheduling/label_selector_text.h"
 #include "scheduling/nested_params.h"
+#include "scheduling/pods.h"
 
 namespace penstock::scheduling {
 
@@ -150,19 +151,45 @@ DisaggregatedSetRolloutScreener::DisaggregatedSetRolloutScreener(Params params,
                                  {"plugin_type", "plugin_name", "selector"}})),
       shown_(std::move(shown)) {}
 
+void DisaggregatedSetRolloutScreener::count_worker(const Endpoint& worker, Counts& counts) const {
+  const bool in_scope = std::all_of(params_.scope.begin(), params_.scope.end(),
+                                    [&](const LabelRequirement& r) { return r.holds(worker); });
+  const std::string_view revision = worker.label(params_.revision_label);
+  const std::string_view role = worker.label(params_.role_label);
+  if (in_scope && !revision.empty() && !role.empty()) ++counts[std::string(revision)][std::string(role)];
+}
+
 DisaggregatedSetRolloutScreener::Counts DisaggregatedSetRolloutScreener::count(
     const PoolSnapshot& pool) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (of_pods_) return *of_pods_;
+  }
   Counts counts;
   std::set<std::pair<std::string_view, std::string_view>> seen;
   for (const auto& endpoint : pool.endpoints) {
     if (endpoint->draining || !seen.emplace(endpoint->ns, endpoint->name).second) continue;
-    const bool in_scope = std::all_of(params_.scope.begin(), params_.scope.end(),
-                                      [&](const LabelRequirement& r) { return r.holds(*endpoint); });
-    const std::string_view revision = endpoint->label(params_.revision_label);
-    const std::string_view role = endpoint->label(params_.role_label);
-    if (in_scope && !revision.empty() && !role.empty()) ++counts[std::string(revision)][std::string(role)];
+    count_worker(*endpoint, counts);
   }
   return counts;
+}
+
+ObjectKind DisaggregatedSetRolloutScreener::object_kind() const {
+  return kPodKind;
+}
+
+void DisaggregatedSetRolloutScreener::objects(const NotifiedObjects& all) const {
+  Counts counts;
+  for (Pod& pod : ready_pods(all)) {
+    Endpoint worker;
+    worker.labels = std::move(pod.labels);
+    count_worker(worker, counts);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    of_pods_ = std::move(counts);
+  }
+  revisions_.renew();
 }
 
 DisaggregatedSetRolloutScreener::Shares DisaggregatedSetRolloutScreener::shares_of(const Params& params,

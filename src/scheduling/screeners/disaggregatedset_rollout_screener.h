@@ -4,10 +4,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "inference/notifications.h"
 #include "inference/plugin.h"
 #include "scheduling/epoch_cache.h"
 #include "scheduling/filters/label_selector_filter.h"
@@ -46,9 +48,10 @@ class RevisionShares {
 // Examples: A{prefill 2, decode 9}, B{prefill 1, decode 1}: sum 11/13 and 2/13; max-role, decode 10: 0.9 and
 // 0.1. C{prefill 3} has none. u 0.5: A; u 0.9: B.
 //
-// Workers are the pool's endpoints that are not draining and match the scope, one for each name: a rank of
-// its own is not a worker. (The reference watches Pods, so it also counts those outside the pool.)
-class DisaggregatedSetRolloutScreener final : public Screener, public PreRequest {
+// Workers are the ready Pods that match the scope, where a k8s-notification-source tells of Pods. Where none
+// has (yet), they are the pool's endpoints that are not draining and match the scope, one for each name: a
+// rank of its own is not a worker. (The reference refuses everything until it knows the Pods.)
+class DisaggregatedSetRolloutScreener final : public Screener, public PreRequest, public ObjectExtractor {
  public:
   static constexpr std::string_view kType = "disaggregatedset-rollout-screener";
   enum class Gating : uint8_t { kSum, kMaxRole, kDisabled };
@@ -82,6 +85,8 @@ class DisaggregatedSetRolloutScreener final : public Screener, public PreRequest
   size_t screen(SchedulingContext& ctx, std::span<Candidate> inout) const override;
   Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override;
   bool works_on_answers() const override { return !params_.selectors.empty(); }
+  ObjectKind object_kind() const override;
+  void objects(const NotifiedObjects& all) const override;
 
  private:
   static constexpr uint32_t kNoRevision = UINT32_MAX;
@@ -93,12 +98,15 @@ class DisaggregatedSetRolloutScreener final : public Screener, public PreRequest
   };
   Revisions revisions_of(const PoolSnapshot& pool) const;
   Counts count(const PoolSnapshot& pool) const;
+  void count_worker(const Endpoint& worker, Counts& counts) const;
   size_t gate(SchedulingContext& ctx, std::span<Candidate> inout) const;
 
   Params params_;
   std::string name_label_;
   telemetry::Family<telemetry::Counter>& no_match_;
   std::shared_ptr<RevisionShares> shown_;
+  mutable std::mutex mutex_;
+  mutable std::optional<Counts> of_pods_;  // nothing: nobody has told of Pods
   mutable EpochCache<Revisions> revisions_;
 };
 

@@ -97,6 +97,27 @@ TEST_F(Rollout, ADrainingOrForeignWorkerCoversNothing) {
   EXPECT_THAT(keep(), IsEmpty());
 }
 
+// Pods cover revisions whether or not they are endpoints of the pool.
+TEST_F(Rollout, WorkersAreTheReadyPodsOnceSomebodyTellsOfThem) {
+  const auto* extractor = dynamic_cast<const ObjectExtractor*>(plugin.get());
+  ASSERT_NE(extractor, nullptr);
+  const auto pod = [](const std::string& name, const std::string& revision, const std::string& role,
+                      const std::string& ready) {
+    const std::string text =
+        "{metadata: {labels: {app: llm, disaggregatedset.x-k8s.io/revision: " + revision +
+        ", disaggregatedset.x-k8s.io/role: " + role + "}}, status: {conditions: [{type: Ready, status: '" +
+        ready + "'}]}}";
+    return NotifiedObject{"ns", name, *config::parse_document(text, "test")};
+  };
+  extractor->objects({pod("a", "C", "prefill", "True"), pod("b", "C", "decode", "True"),
+                      pod("c", "A", "prefill", "True"), pod("d", "A", "decode", "False")});
+  EXPECT_THAT(keep(), ElementsAre("e4")) << "C is covered, A is not";
+  extractor->objects({pod("c", "A", "prefill", "True"), pod("d", "A", "decode", "True")});
+  EXPECT_THAT(keep(), ElementsAre("e0", "e1"));
+  extractor->objects({});
+  EXPECT_THAT(keep(), IsEmpty());
+}
+
 TEST_F(Rollout, ARevisionThatIsGoneLeavesNoSeries) {
   telemetry::MetricRegistry metrics;
   Rules::Params params;
