@@ -142,8 +142,8 @@ def extproc(args):
                     add("rss_start_mb" + suffix, picker.rss_mib())
                     exchange(port, bodies["1k"], 0.5)
                     idle = picker.cpu_seconds()
-                    time.sleep(1)
-                    idle = picker.cpu_seconds() - idle
+                    time.sleep(2)
+                    idle = (picker.cpu_seconds() - idle) / 2  # in ticks of 10 ms
                     add("idle_core" + suffix, idle)
                     for size in SIZES:
                         report = measured(picker, lambda s, size=size: exchange(port, bodies[size], s), args.seconds, idle)
