@@ -22,8 +22,9 @@ uint64_t mixed(uint64_t seed, uint64_t number) {
   return XXH3_64bits_withSeed(&number, sizeof number, seed);
 }
 
-bool within(Duration time, Duration goal) {
-  return goal <= Duration::zero() || time <= goal;
+// A goal of zero is none.
+bool within(Duration time, Duration goal, uint32_t tokens) {
+  return goal <= Duration::zero() || to_millis(time) <= to_millis(goal) * tokens;
 }
 
 // The largest and the mean value of one look at the engines, summed over the looks.
@@ -408,8 +409,8 @@ class Run {
       class_times_[request.class_index].e2e_ms.push_back(e2e_ms_.back());
       const uint32_t gaps = flight.tokens - 1;
       if (gaps > 0) tpot_ms_.push_back(to_millis(event.at - flight.first_token_at) / gaps);
-      if (within(flight.first_token_at - flight.arrived_at, options_.ttft_goal) &&
-          within(event.at - flight.first_token_at, options_.tpot_goal * gaps)) {
+      if (within(flight.first_token_at - flight.arrived_at, options_.ttft_goal, 1) &&
+          within(event.at - flight.first_token_at, options_.tpot_goal, gaps)) {
         ++report_.met_goals;
       }
     }
