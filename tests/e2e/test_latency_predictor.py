@@ -13,7 +13,7 @@ from harness import eventually
 CHAT = "/v1/chat/completions"
 CONFIG = """
 plugins:
-- {{type: predicted-latency-producer, parameters: {{predictionServerURL: '{url}', trainingServerURL: '{url}', predictionDeadline: 150ms}}}}
+- {{type: predicted-latency-producer, parameters: {{predictionServerURL: '{url}', trainingServerURL: '{url}', predictionDeadline: {deadline}}}}}
 - {{type: latency-scorer}}
 schedulingProfiles:
 - name: default
@@ -99,9 +99,10 @@ def predictor():
     one.stop()
 
 
-def gateway_of(start, folder, engines, predictor):
+def gateway_of(start, folder, engines, predictor, deadline="20s"):
+    """The deadline is one that only a predictor which hangs misses, on the slowest machine."""
     config = folder / "config.yaml"
-    config.write_text(CONFIG.format(url=predictor.url))
+    config.write_text(CONFIG.format(url=predictor.url, deadline=deadline))
     return start.gateway("--config-file", config, "--allow-experimental-plugins", model_servers=engines.urls)
 
 
@@ -136,7 +137,7 @@ def test_the_predictor_is_asked_before_each_decision_and_learns_from_the_answers
                                            ("error", "status"), ("break", "connect")])
 def test_a_predictor_that_misbehaves_costs_no_request_and_is_a_fallback_with_a_name(start, tmp_path, predictor, mode, outcome):
     engines = start.engines(2)
-    gateway = gateway_of(start, tmp_path, engines, predictor)
+    gateway = gateway_of(start, tmp_path, engines, predictor, "500ms" if mode == "hang" else "20s")
     predictor.mode = mode
     for i in range(3):
         decision = ask(gateway, i)
@@ -165,33 +166,50 @@ def test_a_predictor_that_is_dead_costs_no_request(start, tmp_path, predictor):
     assert httpx.get(f"{gateway.admin}/readyz", timeout=5).status_code == 200
 
 
-def test_the_picker_asks_too_and_a_stream_that_ends_while_it_waits_leaves_nothing_behind(start, predictor):
+BODY = json.dumps({"model": "sim-model", "messages": [{"role": "user", "content": "hello"}]}).encode()
+
+
+def picker_of(start, engines, predictor, parameters=""):
+    return start.picker(engines.ports, plugins=f"- {{type: predicted-latency-producer{parameters}}}\n- type: latency-scorer",
+                        profile="  - {pluginRef: latency-scorer, weight: 1}", env={"PREDICTION_SERVER_URL": predictor.url})
+
+
+def send(connection):
+    stream = connection.open()
+    headers = [(":authority", "a"), (":path", CHAT), (":method", "POST"), ("content-type", "application/json"),
+               ("content-length", str(len(BODY)))]
+    stream.send(messages.headers_message("request_headers", headers, modes=(FULL_DUPLEX_STREAMED, FULL_DUPLEX_STREAMED)))
+    stream.send(messages.body_message("request_body", BODY, True))
+    return stream
+
+
+def destination(stream):
+    return stream.answers(lambda a: a.kind == "request_body" and a.end_of_stream)[0].destination
+
+
+def rows(predictor):
+    return sum(len(bulk) for bulk in predictor.bulks)
+
+
+def test_the_picker_asks_too(start, predictor):
     engines = start.engines(2)
-    picker = start.picker(engines.ports, plugins="- type: predicted-latency-producer\n- type: latency-scorer",
-                          profile="  - {pluginRef: latency-scorer, weight: 1}", env={"PREDICTION_SERVER_URL": predictor.url})
-    body = json.dumps({"model": "sim-model", "messages": [{"role": "user", "content": "hello"}]}).encode()
-
-    def send(connection):
-        stream = connection.open()
-        headers = [(":authority", "a"), (":path", CHAT), (":method", "POST"), ("content-type", "application/json"),
-                   ("content-length", str(len(body)))]
-        stream.send(messages.headers_message("request_headers", headers, modes=(FULL_DUPLEX_STREAMED, FULL_DUPLEX_STREAMED)))
-        stream.send(messages.body_message("request_body", body, True))
-        return stream
-
-    def destination(stream):
-        return stream.answers(lambda a: a.kind == "request_body" and a.end_of_stream)[0].destination
-
+    picker = picker_of(start, engines, predictor, ", parameters: {predictionDeadline: 20s}")
     with picker.connect() as connection:
         streams = [send(connection) for _ in range(20)]
         assert {destination(stream) for stream in streams} <= {f"127.0.0.1:{port}" for port in engines.ports}
-        assert sum(len(bulk) for bulk in predictor.bulks) == 40
+        assert rows(predictor) == 40
         assert picker.metric_sum("penstock_decision_fallback_total", state="producer_failed") == 0
         for stream in streams:
             stream.cancel()
-        predictor.mode = "hang"
+
+
+def test_a_stream_that_ends_while_the_picker_waits_for_the_predictor_leaves_nothing_behind(start, predictor):
+    engines = start.engines(2)
+    picker = picker_of(start, engines, predictor)
+    predictor.mode = "hang"
+    with picker.connect() as connection:
         left = send(connection)
-        eventually(lambda: sum(len(bulk) for bulk in predictor.bulks) == 42, what="the question is asked")
+        eventually(lambda: rows(predictor) == 2, what="the question is asked")
         left.cancel()
         patient = send(connection)
         assert destination(patient)
