@@ -134,11 +134,12 @@ std::vector<Unit> units_of(std::span<const std::vector<uint64_t>> requests, uint
     if (unit.members.size() >= 2) return false;
     return !long_enough(unit.blocks) || sharers[beginning(unit.blocks)] < 2;
   });
-  std::stable_sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) {
+  std::sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) {
     const bool a_group = a.members.size() >= 2;
     const bool b_group = b.members.size() >= 2;
     if (a_group != b_group) return a_group;
-    return a.blocks.size() > b.blocks.size();
+    if (a.blocks.size() != b.blocks.size()) return a.blocks.size() > b.blocks.size();
+    return a.members.front() < b.members.front();
   });
   return units;
 }
