@@ -112,7 +112,7 @@ def test_what_no_replica_can_continue_is_said_at_once_and_not_tried_again(gatewa
     before = gateway.metric_sum("penstock_http_responses_total", **{"class": "5xx"})
     insistent = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="unused", max_retries=3, timeout=60)
     with pytest.raises(openai.InternalServerError) as failure:
-        insistent.responses.create(model=MODEL, input="and then?", previous_response_id="resp_1")
+        insistent.responses.create(model=MODEL, input="and then?", conversation="conv_1")
     assert failure.value.status_code == 501
     assert "send the whole input" in str(failure.value)
     assert gateway.metric_sum("penstock_http_responses_total", **{"class": "5xx"}) == before + 1
