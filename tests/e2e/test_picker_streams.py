@@ -759,8 +759,8 @@ def test_flags_without_effect_and_what_a_reload_does_not_take_are_named(start, e
         settings.write_text(f"listeners: [{{name: limits, address: '127.0.0.1:0', limits: {{streams: {streams}}}}}]")
 
     write(100)
-    picker = start.picker(engines.ports, "--settings", settings, "--pool-group", "example.com")
-    assert [line for line in picker.program.log_lines() if line.get("flag") == "--pool-group"]
+    picker = start.picker(engines.ports, "--settings", settings, "--refresh-prometheus-metrics-interval", "5s")
+    assert [line for line in picker.program.log_lines() if line.get("flag") == "--refresh-prometheus-metrics-interval"]
     write(200)
     picker.program.signal(signal.SIGHUP)
     eventually(lambda: picker.program.log_lines("reloaded"), what="a reload")
