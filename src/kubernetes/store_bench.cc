@@ -63,7 +63,7 @@ void ListPods(benchmark::State& state) {
     store.end_replace();
     if (store.size() != kPods) state.SkipWithError("pods are missing");
   }
-  state.counters["bytes_a_pod"] = static_cast<double>(body.size()) / kPods;
+  state.counters["json_bytes_a_pod"] = static_cast<double>(body.size()) / kPods;
 }
 BENCHMARK(ListPods)->Unit(benchmark::kMillisecond);
 
