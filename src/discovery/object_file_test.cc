@@ -40,7 +40,8 @@ class ObjectFileTest : public ::testing::Test {
   }
   static std::vector<std::string> names(const ObjectFile& file) {
     std::vector<std::string> out;
-    for (const NotifiedObject& object : *file.objects()) out.push_back(object.ns + "/" + object.name);
+    const auto objects = file.objects();
+    for (const NotifiedObject& object : *objects) out.push_back(object.ns + "/" + object.name);
     return out;
   }
 
