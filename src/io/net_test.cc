@@ -296,6 +296,27 @@ TEST(Tls, TextWithoutACertificateIsRefused) {
   EXPECT_FALSE(TlsClientContext::create(client).ok());
 }
 
+TEST(Tls, TextWithADamagedCertificateAfterAGoodOneIsRefused) {
+  Folder folder;
+  const TestCertificate certificate = testing::write_certificate(folder.path, "good", "good.test");
+  const std::string good = text_of(certificate.certificate_file);
+  const std::string key = text_of(certificate.key_file);
+  const size_t middle = good.size() / 2;
+  const std::string cut = good.substr(0, middle);
+  const std::string altered = cut + "!!!!" + good.substr(middle + 4);
+  for (const std::string& second : {good, std::string("# the end\n"), cut, altered}) {
+    const bool right = second != cut && second != altered;
+    TlsClientOptions authority;
+    authority.ca_pem = good + second;
+    EXPECT_EQ(TlsClientContext::create(authority).ok(), right) << second;
+    TlsClientOptions client;
+    client.verify = false;
+    client.certificate_pem = good + second;
+    client.key_pem = key;
+    EXPECT_EQ(TlsClientContext::create(client).ok(), right) << second;
+  }
+}
+
 TEST(Tls, UnusableFilesAreNamed) {
   TlsServerOptions options;
   options.certificates = {{"/nonexistent.pem", "/nonexistent.key"}};

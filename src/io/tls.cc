@@ -70,6 +70,13 @@ std::unique_ptr<X509, Freed<X509_free>> next_certificate(const PemReader& reader
   return std::unique_ptr<X509, Freed<X509_free>>(PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr));
 }
 
+// After the last certificate: the text has ended, and not in the middle of one.
+bool at_pem_end() {
+  if (ERR_GET_REASON(ERR_peek_last_error()) != PEM_R_NO_START_LINE) return false;
+  ERR_clear_error();
+  return true;
+}
+
 // Every certificate of the text is a root that is trusted.
 Status trust_pem(SSL_CTX* context, const std::string& pem) {
   const PemReader reader = pem_reader(pem);
@@ -79,8 +86,7 @@ Status trust_pem(SSL_CTX* context, const std::string& pem) {
       return invalid_config("can't use CA certificate: " + take_ssl_error());
     ++found;
   }
-  if (found == 0) return invalid_config("can't use CA certificate: " + take_ssl_error());
-  ERR_clear_error();  // the end of the text is one
+  if (found == 0 || !at_pem_end()) return invalid_config("can't use CA certificate: " + take_ssl_error());
   return {};
 }
 
@@ -95,7 +101,7 @@ Status use_certificate_pem(SSL_CTX* context, const std::string& certificate, con
       return invalid_config("can't use client certificate: " + take_ssl_error());
     static_cast<void>(issuer.release());
   }
-  ERR_clear_error();
+  if (!at_pem_end()) return invalid_config("can't use client certificate: " + take_ssl_error());
   const std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>> private_key(
       PEM_read_bio_PrivateKey(pem_reader(key).get(), nullptr, nullptr, nullptr));
   if (!private_key || SSL_CTX_use_PrivateKey(context, private_key.get()) != 1)
