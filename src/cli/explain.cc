@@ -216,7 +216,7 @@ void add_explain(CLI::App& app, int& exit_code) {
   command->add_option("--admin", flags->admin, "Admin address of the running process")->capture_default_str();
   command->add_option("--body", flags->body_file, "File with the request body, '-' for standard input")
       ->required();
-  command->add_option("--path", flags->path, "Path the request would be sent to")->capture_default_str();
+  command->add_option("--path", flags->path, "Path the body would be POSTed to")->capture_default_str();
   command->add_option("--header", flags->headers, "Header of the request, 'name: value'; repeatable");
   command->add_flag("--json", flags->json, "Print the decision record as JSON");
   command->footer(

@@ -7,12 +7,6 @@
 
 namespace penstock::simulator {
 
-namespace {
-
-constexpr std::string_view kRates = "rates";
-
-}  // namespace
-
 void bind(config::Binder& b, EngineFlags& o) {
   b.field("profile", o.profile, "",
           fmt::format("Measured step times: {}; \"{}\" or empty: the two rates below.",

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/result.h"
@@ -13,10 +14,13 @@ namespace penstock::simulator {
 // Blocks of all engines of one process together; each takes some 45 bytes of memory.
 inline constexpr int64_t kMaxBlocksInAll = int64_t{1} << 26U;
 
+// The profile's name that means the two rates.
+inline constexpr std::string_view kRates = "rates";
+
 // What `penstock sim engine` and `penstock sim fleet` both take of an engine; the names in bind() are the
 // flags'.
 struct EngineFlags {
-  std::string profile;                       // named step times; empty or "rates": the two rates below
+  std::string profile;                       // named step times; empty or kRates: the two rates below
   double prefill_tokens_per_second = 40000;  // 0: prefill takes no time
   double decode_ms = 5;                      // a step
   int64_t block_size = 16;                   // tokens

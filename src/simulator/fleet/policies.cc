@@ -14,8 +14,21 @@ namespace {
 
 struct Entry {
   BuiltinPolicy shown;
-  std::string_view config;  // {rate}: prefill tokens per second
+  // {rate}: prefill tokens per second; {scorers}, {weights}: below.
+  std::string_view config;
 };
+
+// Of the built-in configuration: its scorers, and a profile with all weights but the prefix's.
+constexpr std::string_view kScorers = R"(- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+)";
+constexpr std::string_view kWeights = R"(schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+)";
 
 constexpr std::array<Entry, 11> kPolicies{{
     {{"round-robin", "endpoints in turn"},
@@ -34,42 +47,18 @@ constexpr std::array<Entry, 11> kPolicies{{
     {{"default", "the built-in configuration: queue, KV usage and approximate prefix, best total"}, ""},
     {{"near-tie", "the same scorers with near-tie-picker"},
      R"(plugins:
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
-- type: near-tie-picker
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
+{scorers}- type: near-tie-picker
+{weights}  - {pluginRef: prefix-cache-scorer, weight: 3}
   - pluginRef: near-tie-picker
 )"},
     {{"strict", "the same scorers and weights in strict mode, which has near-tie-picker"},
      R"(plugins:
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
+{scorers}{weights}  - {pluginRef: prefix-cache-scorer, weight: 3}
 penstock: {mode: strict}
 )"},
     {{"capped-prefix", "strict, where the prefix adds no more than the queue takes away"},
      R"(plugins:
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3, maxContribution: 2}
+{scorers}{weights}  - {pluginRef: prefix-cache-scorer, weight: 3, maxContribution: 2}
 penstock: {mode: strict}
 )"},
     {{"expected-ttft", "prefill time saved by the prefix against the wait, both in milliseconds"},
@@ -87,16 +76,8 @@ penstock: {mode: strict}
 )"},
     {{"lora-affinity", "the default's scorers with lora-affinity-scorer"},
      R"(plugins:
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
-- type: lora-affinity-scorer
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
+{scorers}- type: lora-affinity-scorer
+{weights}  - {pluginRef: prefix-cache-scorer, weight: 3}
   - {pluginRef: lora-affinity-scorer, weight: 2}
 )"},
     {{"sticky-hash", "not a Penstock policy: a hash of the first two pieces of the prompt decides"},
@@ -104,6 +85,10 @@ schedulingProfiles:
 - type: random-picker
 )"},
 }};
+
+void fill_in(std::string& config, std::string_view name, std::string_view value) {
+  if (const size_t at = config.find(name); at != std::string::npos) config.replace(at, name.size(), value);
+}
 
 }  // namespace
 
@@ -127,9 +112,9 @@ Result<FleetPolicy> builtin_policy(std::string_view name, double prefill_tokens_
     policy.source = "policy " + std::string(name);
     policy.config = entry.config;
     policy.sticky = name == "sticky-hash";
-    constexpr std::string_view kRate = "{rate}";
-    if (const size_t at = policy.config.find(kRate); at != std::string::npos)
-      policy.config.replace(at, kRate.size(), fmt::format("{:.0f}", rate));
+    fill_in(policy.config, "{scorers}", kScorers);
+    fill_in(policy.config, "{weights}", kWeights);
+    fill_in(policy.config, "{rate}", fmt::format("{:.0f}", rate));
     return policy;
   }
   return invalid_config(fmt::format("policy \"{}\" is not known; there are: {}", name, known));

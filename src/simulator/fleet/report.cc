@@ -111,6 +111,8 @@ std::string heading(const FleetComparison& c) {
   }
   if (o.warm_up > Duration::zero())
     out += fmt::format("; not counting the first {}", format_duration(o.warm_up));
+  if (o.ttft_goal > Duration::zero()) out += fmt::format("; TTFT goal {}", format_duration(o.ttft_goal));
+  if (o.tpot_goal > Duration::zero()) out += fmt::format("; TPOT goal {}", format_duration(o.tpot_goal));
   return out + "\n\n";
 }
 
@@ -189,7 +191,14 @@ std::string render_json(const FleetComparison& c) {
                   {"block_size", c.options.engine.block_size},
                   {"num_blocks", c.options.engine.num_blocks},
                   {"scrape_interval_ms", to_millis(c.options.scrape_interval)},
+                  {"stall_every_s", to_seconds(c.options.stall_every)},
+                  {"stall_for_s", to_seconds(c.options.stall_for)},
+                  {"restart_every_s", to_seconds(c.options.restart_every)},
+                  {"restart_for_s", to_seconds(c.options.restart_for)},
+                  {"restart_notice_s", to_seconds(c.options.restart_notice)},
                   {"warm_up_s", to_seconds(c.options.warm_up)},
+                  {"ttft_goal_ms", to_millis(c.options.ttft_goal)},
+                  {"tpot_goal_ms", to_millis(c.options.tpot_goal)},
                   {"seed", c.options.seed}};
   out["bound"] = {{"ttft_ms", to_json(c.bound.ttft_ms)},
                   {"hit_ratio_unlimited", rounded_ratio(c.bound.hit_ratio_unlimited)},

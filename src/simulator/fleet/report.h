@@ -16,7 +16,7 @@ struct FleetComparison {
   uint64_t output_tokens = 0;
   std::vector<FleetClass> classes;  // of the workload
   FleetOptions options;
-  std::string profile;  // of the engines' step times
+  std::string profile;  // of the engines' step times; "rates": none
   FleetBound bound;
   std::vector<FleetReport> policies;
 };
@@ -24,8 +24,8 @@ struct FleetComparison {
 // A table for people: a line for each policy and one for the bound; a second one by class where there are
 // classes. Ends with a line break.
 std::string render_text(const FleetComparison& comparison);
-// One object: {"workload": {…}, "fleet": {…}, "bound": {…}, "policies": [{…}]}; times in ms, ratios in [0,
-// 1]. Ends with a line break.
+// One object: {"workload": {…}, "fleet": {…}, "bound": {…}, "policies": [{…}]}; times with their unit in the
+// name, ratios in [0, 1]. Ends with a line break.
 std::string render_json(const FleetComparison& comparison);
 
 }  // namespace penstock::simulator

@@ -72,8 +72,8 @@ void bind(config::Binder& b, SimFleetOptions& o) {
   b.field("workload", o.workload, "",
           "Kind of requests to draw where there is no trace; the kinds are listed below.");
   b.field("requests", o.requests, "requests",
-          "How many: the first ones of the trace, about as many drawn; 0: all of them, or the kind's own "
-          "number.");
+          "How many: the first ones of the trace, or so many drawn (of conversation, synthetic and toolagent "
+          "about so many); 0: all of them, or the kind's own number.");
   b.field("speed", o.speed, "ratio",
           "How many times as fast everything arrives, pauses between turns included.");
   b.field(
@@ -112,6 +112,7 @@ void bind(config::Binder& b, SimFleetOptions& o) {
 
   within(b, "requests", o.requests, 0, static_cast<int64_t>(kMaxGeneratedRequests));
   within(b, "speed", o.speed, 0.01, 1000);
+  if (o.keep_batches && o.trace.empty()) b.fail("keep-batches", "has no effect without trace");
   within(b, "engines", o.engines, 1, 1024);
   check_blocks_in_all(b, o, o.engines);
   within(b, "gateways", o.gateways, 1, 64);
@@ -179,7 +180,7 @@ Result<FleetComparison> run_sim_fleet(const SimFleetOptions& options,
   out.output_tokens = workload->output_tokens();
   out.classes = workload->classes;
   out.options = *fleet;
-  out.profile = options.profile;
+  out.profile = options.profile.empty() ? kRates : options.profile;
   out.bound = bound_of(*workload, *fleet);
   for (const FleetPolicy& policy : *policies) {
     progress(policy.name);

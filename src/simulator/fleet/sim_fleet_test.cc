@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "simulator/fleet/generators.h"
 
@@ -186,6 +187,31 @@ TEST(SimFleetTest, GoalsTellWhichShareOfTheAnswersCameInTime) {
   EXPECT_LT(half, 0.9);
 }
 
+TEST(SimFleetTest, ReportsSayWhatTheFleetWas) {
+  SimFleetOptions options = small({"random"});
+  options.profile = "";
+  options.ttft_goal = std::chrono::milliseconds(1500);
+  options.tpot_goal = std::chrono::milliseconds(40);
+  options.restart_every = std::chrono::seconds(60);
+  options.restart_for = std::chrono::seconds(20);
+  options.stall_every = std::chrono::seconds(30);
+  options.stall_for = std::chrono::seconds(5);
+  const auto comparison = run(options);
+  ASSERT_TRUE(comparison.ok()) << comparison.error().message;
+  const std::string text = render_text(*comparison);
+  EXPECT_NE(text.find("\n3 engines (rates, 26311 blocks of 16), 2 gateways, "), std::string::npos) << text;
+  EXPECT_NE(text.find("; TTFT goal 1.5s; TPOT goal 40ms\n"), std::string::npos) << text;
+  const auto fleet = nlohmann::json::parse(render_json(*comparison))["fleet"];
+  EXPECT_EQ(fleet["profile"], "rates");
+  EXPECT_EQ(fleet["ttft_goal_ms"], 1500);
+  EXPECT_EQ(fleet["tpot_goal_ms"], 40);
+  EXPECT_EQ(fleet["restart_every_s"], 60);
+  EXPECT_EQ(fleet["restart_for_s"], 20);
+  EXPECT_EQ(fleet["restart_notice_s"], 1);
+  EXPECT_EQ(fleet["stall_every_s"], 30);
+  EXPECT_EQ(fleet["stall_for_s"], 5);
+}
+
 TEST(SimFleetTest, AWarmUpThatLeavesNothingIsSaid) {
   SimFleetOptions options = small({"random"});
   options.warm_up = std::chrono::hours(1);
@@ -250,6 +276,7 @@ TEST(SimFleetTest, FlagsAreCheckedByTheTableThatDescribesThem) {
             "sim fleet: restart-notice: 3s is not between 0s and 2s");
   EXPECT_EQ(error({{"stall-for", "5s"}}),
             "sim fleet: stall-every: has no effect without stall-for, nor that without this");
+  EXPECT_EQ(error({{"keep-batches", "true"}}), "sim fleet: keep-batches: has no effect without trace");
 }
 
 }  // namespace
