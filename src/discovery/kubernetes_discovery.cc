@@ -87,8 +87,8 @@ KubernetesDiscovery::KubernetesDiscovery(KubernetesDiscoveryOptions options, End
       sink_(sink),
       listener_(listener),
       ports_(options_.target_ports),
-      objective_kind_{kubernetes::kObjectives, kubernetes::kLegacyObjectives, {}, {}, {}, false, false, {}},
-      rewrite_kind_{kubernetes::kRewrites, kubernetes::kLegacyRewrites, {}, {}, {}, false, false, {}} {}
+      objective_kind_{kubernetes::kObjectives, kubernetes::kLegacyObjectives, {}, {}, false, false, {}},
+      rewrite_kind_{kubernetes::kRewrites, kubernetes::kLegacyRewrites, {}, {}, false, false, {}} {}
 
 Result<std::unique_ptr<KubernetesDiscovery>> KubernetesDiscovery::create(KubernetesDiscoveryOptions options,
                                                                          EndpointSink& sink,
@@ -166,9 +166,7 @@ Status KubernetesDiscovery::prepare(telemetry::MetricRegistry& metrics) {
           }),
       [this] { rules_arrived(); }, told);
   objective_kind_.follow = [this](ReflectorOptions o) { objectives_->follow(std::move(o)); };
-  objective_kind_.pause = [this] { objectives_->pause(); };
   rewrite_kind_.follow = [this](ReflectorOptions o) { rewrites_->follow(std::move(o)); };
-  rewrite_kind_.pause = [this] { rewrites_->pause(); };
   return {};
 }
 

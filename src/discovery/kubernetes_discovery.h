@@ -120,7 +120,6 @@ class KubernetesDiscovery {
     kubernetes::Resource preferred;
     kubernetes::Resource legacy;
     std::function<void(kubernetes::ReflectorOptions)> follow;
-    std::function<void()> pause;
     std::optional<kubernetes::Resource> followed;
     bool looked = false;  // it is known whether there is one
     bool absent = false;

@@ -42,7 +42,10 @@ io::Task<Access> AccessReviews::review(std::string token, std::string verb, std:
   std::string key = key_of(token, verb, path);
   const auto found = entries_.find(key);
   if (found != entries_.end() && clock_.now() < found->second.until) co_return found->second.access;
+  if (running_ >= options_.max_running) co_return Access::kUnknown;
+  ++running_;
   const Access access = co_await ask(token, verb, path, cancel);
+  --running_;
   if (access != Access::kUnknown && !key.empty()) remember(std::move(key), access);
   co_return access;
 }
@@ -73,6 +76,7 @@ io::Task<Access> AccessReviews::ask(const std::string& token, const std::string&
   }
   const Result<Json> decision = document.parse(decided.body);
   if (!decision.ok()) co_return Access::kUnknown;
+  told_.clear();
   co_return (*decision)["status"]["allowed"].boolean() ? Access::kAllowed : Access::kDenied;
 }
 

@@ -25,6 +25,7 @@ struct AccessReviewOptions {
   Duration allowed_for = std::chrono::minutes(1);
   Duration refused_for = std::chrono::seconds(10);
   size_t max_entries = 1024;  // the oldest goes first
+  size_t max_running = 64;    // questions at once; who comes beyond them gets no answer
 };
 
 // Asks the API server whose a bearer token is (TokenReview) and whether that user may use a path that is no
@@ -52,7 +53,8 @@ class AccessReviews {
   SystemClock clock_;
   std::unordered_map<std::string, Entry> entries_;
   std::deque<std::string> order_;
-  std::string told_;
+  size_t running_ = 0;
+  std::string told_;  // the last failure in the log; "" since it works
 };
 
 }  // namespace penstock::kubernetes

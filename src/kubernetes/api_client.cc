@@ -14,13 +14,14 @@ namespace penstock::kubernetes {
 namespace {
 
 constexpr int kConflictAttempts = 5;
-// Bookmarks and keep-alive: a watch's own time-out at the server needs some slack at ours.
 constexpr std::string_view kJson = "application/json";
 constexpr std::string_view kMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 Failure transport_failure(const Error& error) {
   Failure out;
-  out.reason = error.code == ErrorCode::kCancelled ? Reason::kCancelled : Reason::kUnreachable;
+  out.reason = error.code == ErrorCode::kCancelled      ? Reason::kCancelled
+               : error.code == ErrorCode::kUnauthorized ? Reason::kUnauthorized  // we have no credentials
+                                                        : Reason::kUnreachable;
   out.message = error.message;
   return out;
 }
@@ -132,7 +133,6 @@ io::Task<Answer> ApiClient::exchange_once(const Call& call) {
   const Result<std::string> authorization = co_await credentials_->authorization(call.token);
   if (!authorization.ok()) {
     answer.failure = transport_failure(authorization.error());
-    if (authorization.error().code == ErrorCode::kUnauthorized) answer.failure.reason = Reason::kUnauthorized;
     co_return answer;
   }
   const bool has_body = !call.body.empty();

@@ -109,7 +109,6 @@ Status take_exec(const Node& node, const File& file, ClusterConfig& out) {
   exec.api_version = text_at(&node, "apiVersion");
   exec.command = text_at(&node, "command");
   exec.install_hint = text_at(&node, "installHint");
-  exec.provide_cluster_info = flag_at(&node, "provideClusterInfo");
   if (exec.command.empty()) return invalid_config(fmt::format("{}: exec has no command", file.path));
   if (exec.command.find('/') != std::string::npos)
     exec.command = config::resolve_path(file.folder, exec.command);
@@ -133,6 +132,24 @@ Status take_exec(const Node& node, const File& file, ClusterConfig& out) {
   return {};
 }
 
+// What a plugin is told of the cluster: the Cluster object of client.authentication.k8s.io.
+Result<std::string> cluster_info(const ClusterConfig& config) {
+  std::string ca = config.ca_pem;
+  if (!config.ca_file.empty()) {
+    auto text = config::read_file(config.ca_file, kMaxKubeconfigBytes);
+    if (!text.ok()) return std::move(text).error();
+    ca = *std::move(text);
+  }
+  std::string out =
+      fmt::format(R"({{"server":{})",
+                  json_quote(fmt::format("{}://{}{}", config.tls ? "https" : "http",
+                                         io::join_host_port(config.host, config.port), config.path_prefix)));
+  if (!config.server_name.empty()) out += ",\"tls-server-name\":" + json_quote(config.server_name);
+  if (config.skip_verify) out += R"(,"insecure-skip-tls-verify":true)";
+  if (!ca.empty()) out += fmt::format(R"(,"certificate-authority-data":"{}")", base64_encode(ca));
+  return out + R"(,"config":null})";
+}
+
 Status take_user(const Entry& user, ClusterConfig& out) {
   out.certificate_file = path_at(user, "client-certificate");
   out.key_file = path_at(user, "client-key");
@@ -153,8 +170,13 @@ Status take_user(const Entry& user, ClusterConfig& out) {
     if (const Node* found = user.value->find(refused); found != nullptr && !found->is_null())
       return invalid_config(fmt::format("{}: {} of a user is not supported", user.file->path, refused));
   }
-  if (const Node* exec = user.value->find("exec"); exec != nullptr && !exec->is_null())
-    return take_exec(*exec, *user.file, out);
+  const Node* exec = user.value->find("exec");
+  if (exec == nullptr || exec->is_null()) return {};
+  if (Status status = take_exec(*exec, *user.file, out); !status.ok()) return status;
+  if (!flag_at(exec, "provideClusterInfo")) return {};
+  auto info = cluster_info(out);
+  if (!info.ok()) return std::move(info).error();
+  out.exec->cluster_info = *std::move(info);
   return {};
 }
 

@@ -19,7 +19,7 @@ struct ExecPlugin {
   std::vector<std::string> arguments;
   std::vector<std::pair<std::string, std::string>> environment;  // beside our own
   std::string install_hint;
-  bool provide_cluster_info = false;
+  std::string cluster_info;  // the cluster as JSON, where provideClusterInfo asks for it; "" it doesn't
 };
 
 // Which API server, and as whom.

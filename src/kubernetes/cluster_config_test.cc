@@ -185,6 +185,42 @@ TEST(ExecPlugin, WhatItPrintsIsTheCredential) {
   EXPECT_EQ(ran->expires, parse_time("2026-11-29T23:11:43Z"));
 }
 
+TEST(ExecPlugin, IsToldOfTheClusterWhereItAsks) {
+  const Folder folder;
+  folder.write("login",
+               "#!/bin/sh\n"
+               "info=$(echo \"$KUBERNETES_EXEC_INFO\" | tr -d '\"')\n"
+               "echo '{\"kind\":\"ExecCredential\",\"status\":{\"token\":\"'$info'\"}}'\n",
+               0700);
+  const std::string file = folder.write(
+      "config",
+      "current-context: x\ncontexts: [{name: x, context: {cluster: c, user: u}}]\n"
+      "clusters: [{name: c, cluster: {server: 'https://h:6443/a/', tls-server-name: n, "
+      "certificate-authority-data: aGVsbG8=}}]\n"
+      "users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: ./login, "
+      "provideClusterInfo: true}}}]\n");
+  const auto config = load_kubeconfig({file});
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  const auto ran = run_exec_plugin(*config->exec, std::chrono::seconds(20));
+  ASSERT_TRUE(ran.ok()) << ran.error().message;
+  EXPECT_NE(ran->token.find("spec:{cluster:{server:https://h:6443/a,tls-server-name:n,"
+                            "certificate-authority-data:aGVsbG8=,config:null},interactive:false}"),
+            std::string::npos)
+      << ran->token;
+}
+
+TEST(ExecPlugin, IsEndedWhenItRunsOnWithItsOutputClosedOrHeldByAnother) {
+  const Folder folder;
+  ExecPlugin plugin;
+  plugin.api_version = "client.authentication.k8s.io/v1";
+  for (const char* script : {"exec sleep 600 >&- 2>&-", "sleep 600 & exit 0", "exec sleep 600"}) {
+    plugin.command = folder.write("login", std::string("#!/bin/sh\n") + script + "\n", 0700);
+    const auto ran = run_exec_plugin(plugin, std::chrono::milliseconds(50));
+    ASSERT_FALSE(ran.ok());
+    EXPECT_NE(ran.error().message.find("it did not end in time"), std::string::npos) << ran.error().message;
+  }
+}
+
 TEST(ExecPlugin, FailuresSayWhatWasWrong) {
   const Folder folder;
   ExecPlugin plugin;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/strings.h"
@@ -19,7 +20,11 @@ constexpr size_t kMaxMessageBytes = 1000;  // of a condition 32,768 are allowed,
 constexpr size_t kMaxWarned = 10'000;
 
 std::string cut(std::string_view message) {
-  return std::string(message.substr(0, kMaxMessageBytes));
+  size_t size = std::min(message.size(), kMaxMessageBytes);
+  // Not inside of a character: what the server makes of that would differ for ever.
+  while (size > 0 && size < message.size() && (static_cast<unsigned char>(message[size]) & 0xC0U) == 0x80U)
+    --size;
+  return std::string(message.substr(0, size));
 }
 
 std::string object_key(const Resource& resource, std::string_view ns, Json object) {

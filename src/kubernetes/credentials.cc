@@ -62,6 +62,7 @@ io::Task<Result<std::string>> Credentials::from_file(io::CancelToken token) {
   if (!old_ && clock_.now() - got_ < kReadAgain) co_return value_;
   auto job = [path = config_.token_file] { return config::read_file(path, kMaxTokenBytes); };
   auto read = co_await io::run_blocking(loop_, job, kFileTimeout, token);
+  if (!read.ok() && read.error().code == ErrorCode::kCancelled) co_return std::move(read).error();
   Status problem;
   if (!read.ok()) {
     problem = read.error();
@@ -86,53 +87,76 @@ io::Task<Result<std::string>> Credentials::from_file(io::CancelToken token) {
   co_return value_;
 }
 
+// One run of the plugin. Outlives whoever began it, so that no second program is started beside it.
+struct Credentials::PluginRun {
+  explicit PluginRun(io::Loop& loop) : ended(loop) {}
+  io::Event ended;
+  std::optional<Result<ExecCredential>> outcome;  // set before `ended`
+};
+
+io::Task<void> Credentials::run_plugin(io::Loop& loop, ExecPlugin plugin, std::shared_ptr<PluginRun> run) {
+  auto job = [plugin = std::move(plugin)] { return run_exec_plugin(plugin, kPluginTimeout); };
+  const io::CancelToken token = loop.shutdown_token();
+  auto ran = co_await io::run_blocking(loop, job, kPluginTimeout + kFileTimeout, token);
+  if (ran.ok()) {
+    run->outcome = *std::move(ran);
+  } else {
+    run->outcome = std::move(ran).error();
+  }
+  run->ended.set();
+}
+
 io::Task<Result<std::string>> Credentials::from_plugin(io::CancelToken token) {
-  while (plugin_runs_) {
-    Status ended = co_await plugin_ended_.wait(Duration::zero(), token);
-    if (!ended.ok()) co_return std::move(ended).error();
+  if (!run_) {
+    const bool expired = expires_ && clock_.wall_now() + kBeforeExpiry >= *expires_;
+    if (!old_ && !expired) co_return value_;
+    if (plugin_error_ && clock_.now() - got_ < kRefusedAgain) co_return *plugin_error_;
+    run_ = std::make_shared<PluginRun>(loop_);
+    io::spawn(loop_, run_plugin(loop_, *config_.exec, run_));
   }
-  const bool expired = expires_ && clock_.wall_now() + kBeforeExpiry >= *expires_;
-  if (!old_ && !expired) co_return value_;
-  struct Running {
-    explicit Running(Credentials& c) : self(c) {
-      self.plugin_runs_ = true;
-      self.plugin_ended_.reset();
-    }
-    Running(const Running&) = delete;
-    Running& operator=(const Running&) = delete;
-    ~Running() {
-      self.plugin_runs_ = false;
-      self.plugin_ended_.set();
-    }
-    Credentials& self;
-  };
-  const Running running(*this);
-  auto job = [plugin = *config_.exec] { return run_exec_plugin(plugin, kPluginTimeout); };
-  auto ran = co_await io::run_blocking(loop_, job, kPluginTimeout + kFileTimeout, token);
-  got_ = clock_.now();
-  if (!ran.ok()) co_return ran.error().wrap(config_.source);
-  if (!ran->ok()) co_return ran->error().wrap(config_.source);
-  const ExecCredential& credential = **ran;
-  if (!credential.certificate_pem.empty()) {
-    if (Status status = take_certificate(credential.certificate_pem, credential.key_pem); !status.ok())
-      co_return status.error().wrap(config_.source);
+  const std::shared_ptr<PluginRun> run = run_;
+  Status ended = co_await run->ended.wait(Duration::zero(), token);
+  if (!ended.ok()) co_return std::move(ended).error();
+  if (run_ == run) {
+    // The first of those who waited.
+    run_.reset();
+    got_ = clock_.now();
+    plugin_error_.reset();
+    if (Status status = take(*run->outcome); !status.ok())
+      plugin_error_ = status.error().wrap(config_.source);
   }
-  value_ = credential.token.empty() ? "" : "Bearer " + credential.token;
-  expires_ = credential.expires;
-  old_ = false;
+  if (plugin_error_) co_return *plugin_error_;
   co_return value_;
+}
+
+Status Credentials::take(const Result<ExecCredential>& outcome) {
+  if (!outcome.ok()) return outcome.error();
+  if (!outcome->certificate_pem.empty()) {
+    if (Status status = take_certificate(outcome->certificate_pem, outcome->key_pem); !status.ok())
+      return status;
+  }
+  value_ = outcome->token.empty() ? "" : "Bearer " + outcome->token;
+  expires_ = outcome->expires;
+  old_ = false;
+  return {};
 }
 
 Status Credentials::take_certificate(const std::string& certificate, const std::string& key) {
   if (config_.certificate_pem == certificate && config_.key_pem == key) return {};
+  io::TlsClientOptions options = tls_options();
+  options.certificate_file.clear();
+  options.key_file.clear();
+  options.certificate_pem = certificate;
+  options.key_pem = key;
+  if (config_.tls) {
+    auto context = io::TlsClientContext::create(options);
+    if (!context.ok()) return std::move(context).error();
+    tls_ = *std::move(context);
+  }
   config_.certificate_file.clear();
   config_.key_file.clear();
   config_.certificate_pem = certificate;
   config_.key_pem = key;
-  if (!config_.tls) return {};
-  auto context = io::TlsClientContext::create(tls_options());
-  if (!context.ok()) return std::move(context).error();
-  tls_ = *std::move(context);
   return {};
 }
 

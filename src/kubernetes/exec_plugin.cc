@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -54,9 +55,10 @@ std::vector<std::string> environment_of(const ExecPlugin& plugin) {
   std::vector<std::string> out;
   for (char** variable = environ; *variable != nullptr; ++variable) out.emplace_back(*variable);
   for (const auto& [name, value] : plugin.environment) out.push_back(name + "=" + value);
+  const std::string cluster = plugin.cluster_info.empty() ? "" : "\"cluster\":" + plugin.cluster_info + ",";
   out.push_back(fmt::format(
-      R"(KUBERNETES_EXEC_INFO={{"apiVersion":{},"kind":"ExecCredential","spec":{{"interactive":false}}}})",
-      json_quote(plugin.api_version)));
+      R"(KUBERNETES_EXEC_INFO={{"apiVersion":{},"kind":"ExecCredential","spec":{{{}"interactive":false}}}})",
+      json_quote(plugin.api_version), cluster));
   // Of a name given twice the last one counts.
   std::vector<std::string> kept;
   for (size_t i = 0; i < out.size(); ++i) {
@@ -87,7 +89,9 @@ int spawn_child(const ExecPlugin& plugin, const Pipe& out, const Pipe& complaint
   sigset_t none;
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  // A group of its own, so that what it starts can be ended with it.
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
   std::vector<std::string> arguments = plugin.arguments;
   arguments.insert(arguments.begin(), plugin.command);
   std::vector<std::string> environment = environment_of(plugin);
@@ -141,6 +145,26 @@ Output read_output(Pipe& out, Pipe& complaints, TimePoint deadline) {
   return result;
 }
 
+// Its status; nothing when it has not ended by the deadline.
+std::optional<int> wait_until(pid_t pid, TimePoint deadline) {
+  const SystemClock clock;
+  for (auto pause = std::chrono::milliseconds(1);;
+       pause = std::min(pause * 2, std::chrono::milliseconds(50))) {
+    int status = 0;
+    const pid_t ended = waitpid(pid, &status, WNOHANG);
+    if (ended == pid || (ended < 0 && errno != EINTR)) return status;
+    if (clock.now() >= deadline) return std::nullopt;
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+void end_group(pid_t pid) {
+  kill(-pid, SIGKILL);
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+}
+
 }  // namespace
 
 Result<ExecCredential> parse_exec_credential(std::string_view text) {
@@ -183,15 +207,17 @@ Result<ExecCredential> run_exec_plugin(const ExecPlugin& plugin, Duration timeou
   }
   Pipe::close_end(out.writing);
   Pipe::close_end(complaints.writing);
-  const Output output = read_output(out, complaints, SystemClock().now() + timeout);
-  if (output.timed_out || output.too_long) kill(pid, SIGKILL);
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  const TimePoint deadline = SystemClock().now() + timeout;
+  const Output output = read_output(out, complaints, deadline);
+  // It may have closed both and run on.
+  std::optional<int> status;
+  if (!output.timed_out && !output.too_long) status = wait_until(pid, deadline);
+  if (!status) {
+    end_group(pid);
+    return failed(output.too_long ? "it printed too much" : "it did not end in time");
   }
-  if (output.timed_out) return failed("it did not end in time");
-  if (output.too_long) return failed("it printed too much");
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    return failed(fmt::format("it ended with {}: {}", WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+  if (!WIFEXITED(*status) || WEXITSTATUS(*status) != 0) {
+    return failed(fmt::format("it ended with {}: {}", WIFEXITED(*status) ? WEXITSTATUS(*status) : -1,
                               trim(output.complaint)));
   }
   return parse_exec_credential(output.text);

@@ -20,8 +20,9 @@ struct ExecCredential {
 // An ExecCredential object.
 // https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
 Result<ExecCredential> parse_exec_credential(std::string_view text);
-// Runs the program and reads what it prints, at most 1 MiB, within `timeout`; then it is killed. Blocks. The
-// error has the beginning of what it wrote to stderr, and the install hint where it can't be found.
+// Runs the program and reads what it prints, at most 1 MiB. Blocks until it has ended, at most for `timeout`;
+// then it is killed with what it has started. The error has the beginning of what it wrote to stderr, and the
+// install hint where it can't be found.
 Result<ExecCredential> run_exec_plugin(const ExecPlugin& plugin, Duration timeout);
 
 }  // namespace penstock::kubernetes

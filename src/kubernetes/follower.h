@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -38,18 +39,6 @@ class Follower {
     }
     if (former) former->cancel.cancel();
     io::spawn(api_.loop(), run(feed));
-  }
-  // Ends what runs; the picture stays.
-  void pause() {
-    std::shared_ptr<Feed> ended[2];
-    {
-      const std::lock_guard lock(mutex_);
-      ended[0] = std::exchange(next_, nullptr);
-      ended[1] = current_;
-    }
-    for (const auto& feed : ended) {
-      if (feed) feed->cancel.cancel();
-    }
   }
   // Nullptr until a list was seen whole. Valid until the loop's next turn.
   const Store<Record>* current() const { return current_ ? &current_->store : nullptr; }

@@ -65,6 +65,7 @@ io::Task<bool> LeaderElection::acquire_or_renew(io::CancelToken token) {
     const Answer created = co_await api_.create_object(kLeases, options_.ns, std::move(body), token);
     // Somebody else was faster: the next attempt reads it.
     if (!created.ok() && created.failure.reason != Reason::kAlreadyExists) complain(created.failure);
+    if (created.ok()) told_.clear();
     co_return created.ok();
   }
   if (!read.ok()) {
@@ -84,13 +85,17 @@ io::Task<bool> LeaderElection::acquire_or_renew(io::CancelToken token) {
   const Duration lasts =
       std::chrono::seconds(std::clamp<int64_t>(spec["leaseDurationSeconds"].integer().value_or(0), 0,
                                                std::chrono::seconds(std::chrono::hours(24)).count()));
-  if (!holder.empty() && !ours && clock_.now() - observed_at_ < lasts) co_return false;
+  if (!holder.empty() && !ours && clock_.now() - observed_at_ < lasts) {
+    told_.clear();
+    co_return false;
+  }
   const std::string acquired = ours ? std::string(spec["acquireTime"].text_or(now)) : now;
   const int64_t transitions = spec["leaseTransitions"].integer().value_or(0) + (ours ? 0 : 1);
   std::string body = lease_body((*lease)["metadata"].to_string(), options_.identity, acquired, transitions);
   const Answer written =
       co_await api_.replace(kLeases, options_.ns, options_.lease, "", std::move(body), token);
   if (!written.ok() && written.failure.reason != Reason::kConflict) complain(written.failure);
+  if (written.ok()) told_.clear();
   co_return written.ok();
 }
 

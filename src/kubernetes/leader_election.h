@@ -54,7 +54,7 @@ class LeaderElection {
   std::string observed_;            // the Lease's spec as it was last seen
   TimePoint observed_at_ = kNever;  // when it was first seen so
   TimePoint renewed_at_ = kNever;
-  std::string told_;  // the last failure in the log
+  std::string told_;  // the last failure in the log; "" since it works
 };
 
 }  // namespace penstock::kubernetes

@@ -173,6 +173,30 @@ TEST(AccessReviews, AskOnceAndRemember) {
   EXPECT_EQ(server.count(), 5U);
 }
 
+TEST(AccessReviews, BeyondABoundNobodyIsAskedFor) {
+  FakeServer server([](const FakeServer::Request& request) {
+    if (request.target.find("tokenreviews") != std::string::npos)
+      return FakeAnswer(201, R"({"status":{"authenticated":true,"user":{"username":"u"}}})");
+    return FakeAnswer(201, R"({"status":{"allowed":true}})");
+  });
+  testing::with_client(server.config(), [](ApiClient& api) -> io::Task<void> {
+    AccessReviewOptions options;
+    options.max_running = 1;
+    AccessReviews reviews(api, options);
+    Access first = Access::kUnknown;
+    io::Event ended(api.loop());
+    const auto ask = [](AccessReviews& of, Access& out, io::Event& over) -> io::Task<void> {
+      out = co_await of.review("t", "get", "/metrics", {});
+      over.set();
+    };
+    io::spawn(api.loop(), ask(reviews, first, ended));  // waits for the server when this returns
+    EXPECT_EQ(co_await reviews.review("u", "get", "/metrics", {}), Access::kUnknown);
+    (void)co_await ended.wait();
+    EXPECT_EQ(first, Access::kAllowed);
+    EXPECT_EQ(co_await reviews.review("u", "get", "/metrics", {}), Access::kAllowed);
+  });
+}
+
 TEST(AccessReviews, WithoutAnAnswerNothingIsRemembered) {
   bool away = true;
   FakeServer server([&](const FakeServer::Request& request) {

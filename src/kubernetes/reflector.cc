@@ -64,7 +64,7 @@ io::Task<void> Reflector::run(io::CancelToken token) {
     ended.checking = true;
   }
   while (!token.cancelled()) {
-    const TimePoint began = clock_.now();
+    good_since_ = kNever;
     Failure end;
     if (version_.empty() && !streaming_) {
       end = co_await list(token);
@@ -73,7 +73,7 @@ io::Task<void> Reflector::run(io::CancelToken token) {
       end = co_await watch(token);
     }
     if (token.cancelled()) break;
-    const Duration wait = after(end, clock_.now() - began);
+    const Duration wait = after(end);
     if (wait > Duration::zero()) (void)co_await api_.loop().sleep(wait, token);
   }
   checks.cancel();
@@ -113,10 +113,8 @@ io::Task<Failure> Reflector::watch(io::CancelToken token) {
                         {{"resource", label_}, {"why", end.message}});
     co_return co_await list(token);
   }
-  if (end.ok()) {
-    end.reason = Reason::kTimeout;
-    end.message = "the server ended the watch before it had told everything";
-  }
+  // The server has ended the watch before it had told everything.
+  if (end.ok()) co_return co_await list(token);
   co_return end;
 }
 
@@ -135,8 +133,9 @@ void Reflector::on_heard() {
   metrics_.heard_at.with({label_}).set(to_seconds(clock_.wall_now().time_since_epoch()));
   if (initial_) {
     initial_timer_.arm(options_.initial_silence, &Reflector::initial_silence, this);
-  } else if (!steady_timer_.armed()) {
-    steady_timer_.arm(options_.steady_after, &Reflector::steady, this);
+  } else {
+    if (good_since_ == kNever) good_since_ = now;
+    if (!steady_timer_.armed()) steady_timer_.arm(options_.steady_after, &Reflector::steady, this);
   }
   const std::lock_guard lock(mutex_);
   state_.heard_at = now;
@@ -152,7 +151,11 @@ bool Reflector::on_event(const WatchEvent& event) {
       initial_timer_.disarm();
       sink_.end_replace();
       synced(event.resource_version);
-    } else if (!initial_ && !event.resource_version.empty()) {
+    } else if (initial_) {
+      // Who has streaming lists sends no other bookmark before their end.
+      no_streaming_ = true;
+      return false;
+    } else if (!event.resource_version.empty()) {
       version_ = event.resource_version;
       recovered();
     }
@@ -173,6 +176,7 @@ bool Reflector::on_event(const WatchEvent& event) {
 
 void Reflector::on_batch_end() {
   if (initial_) return;
+  if (good_since_ == kNever) good_since_ = clock_.now();
   sink_.batch_end();
   const size_t objects = sink_.size();
   metrics_.objects.with({label_}).set(static_cast<double>(objects));
@@ -221,7 +225,6 @@ io::Task<Failure> Reflector::list_from(std::string continue_token, io::CancelTok
   }
   sink_.end_replace();
   synced(version);
-  sink_.batch_end();
   co_return Failure();
 }
 
@@ -248,6 +251,8 @@ Failure Reflector::take_page(const std::string& body, std::string& next, std::st
 
 void Reflector::synced(std::string_view version) {
   version_ = version;
+  // Who sees a complete state finds what was told with it.
+  sink_.batch_end();
   recovered();
   const size_t objects = sink_.size();
   metrics_.objects.with({label_}).set(static_cast<double>(objects));
@@ -262,7 +267,9 @@ void Reflector::synced(std::string_view version) {
 }
 
 // How long to wait after an attempt, and what the next one is.
-Duration Reflector::after(const Failure& end, Duration lived) {
+Duration Reflector::after(const Failure& end) {
+  // An attempt may last without ever being any good: connecting, waiting for an answer.
+  const Duration lived = good_since_ == kNever ? Duration::zero() : clock_.now() - good_since_;
   if (lived >= options_.healthy_after) backoff_.reset();
   if (end.ok()) {
     recovered();

@@ -26,7 +26,7 @@ struct ReflectorOptions {
   Duration refused_cap = std::chrono::seconds(60);    // while we may not, or the resource isn't there
   Duration server_timeout = std::chrono::minutes(5);  // of a watch, and up to as much again
   Duration silence = std::chrono::seconds(130);
-  // A streaming list has to begin within this; an old server doesn't know it, and says nothing of its end.
+  // Longest silence in a streaming list: an old server doesn't know it, and says nothing of its end.
   Duration initial_silence = std::chrono::seconds(20);
   Duration healthy_after = std::chrono::seconds(10);  // a watch that lived so long was a good one
   // A watch that was accepted may still be refused by its first event; then it is not, however quiet.
@@ -80,7 +80,7 @@ class Reflector final : private WatchListener {
   Failure take_page(const std::string& body, std::string& next, std::string& version);
   void put(Json object);
   void synced(std::string_view version);
-  Duration after(const Failure& end, Duration lived);
+  Duration after(const Failure& end);
   void troubled(const Failure& failure);
   void recovered();
   io::Task<void> check(io::CancelToken token);
@@ -104,9 +104,10 @@ class Reflector final : private WatchListener {
   io::CancelSource attempt_;  // of the running watch
   std::string version_;       // to watch from; "": everything has to be read first
   bool streaming_;
-  bool initial_ = false;       // the running watch still tells what there was
-  bool no_streaming_ = false;  // the server doesn't know streaming lists
-  std::string unreadable_;     // the last object's error, so that it is told once
+  bool initial_ = false;           // the running watch still tells what there was
+  TimePoint good_since_ = kNever;  // the running attempt: when its watch had told a whole picture
+  bool no_streaming_ = false;      // the server doesn't know streaming lists
+  std::string unreadable_;         // the last object's error, so that it is told once
   std::function<void()> state_changed_;
 
   mutable std::mutex mutex_;

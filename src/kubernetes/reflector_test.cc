@@ -164,6 +164,40 @@ TEST(Reflector, AServerThatDoesNotKnowStreamingListsIsNoticedByItsSilence) {
   EXPECT_EQ(bed.now(), (Notes{{"x", ""}}));
 }
 
+TEST(Reflector, AServerThatDoesNotKnowStreamingListsIsNoticedByItsBookmarks) {
+  Bed bed([](const FakeServer::Request& request) {
+    // A busy one is never silent.
+    if (streams(request)) return FakeAnswer::stream({event("ADDED", object("old", 1)), bookmark(3)}, true);
+    if (watches(request)) return FakeAnswer::stream({}, true);
+    return FakeAnswer(200, page({object("x", 5)}, 7));
+  });
+  bed.run([&] { return !bed.told.empty(); });
+  EXPECT_EQ(bed.now(), (Notes{{"x", ""}}));
+}
+
+TEST(Reflector, AStreamingListThatTheServerEndsEarlyIsReadInPages) {
+  Bed bed([](const FakeServer::Request& request) {
+    if (streams(request)) return FakeAnswer::stream({event("ADDED", object("old", 1))});
+    if (watches(request)) return FakeAnswer::stream({}, true);
+    return FakeAnswer(200, page({object("x", 5)}, 7));
+  });
+  bed.run([&] { return !bed.told.empty(); });
+  EXPECT_EQ(bed.now(), (Notes{{"x", ""}}));
+}
+
+TEST(Reflector, AttemptsThatAreNeverAnyGoodWaitLongerHoweverLongTheyLast) {
+  Bed bed([](const FakeServer::Request&) {
+    const testing::Recorded gone = recorded("list-continue-410-expired.http");
+    return FakeAnswer(gone.status, gone.body);
+  });
+  ReflectorOptions options = quick();
+  options.healthy_after = Duration(1);
+  // Told as trouble once an earlier attempt is remembered.
+  bed.run([&] { return bed.reflector_ != nullptr && bed.reflector_->state().reason == Reason::kExpired; },
+          options);
+  EXPECT_NE(bed.state.trouble_at, kNever);
+}
+
 TEST(Reflector, AListThatExpiresInItsMiddleIsBegunAgain) {
   int expired = 0;
   Bed bed([&](const FakeServer::Request& request) {
