@@ -32,8 +32,8 @@ std::string reason_of(std::string_view body) {
   using Json = nlohmann::json;
   const Json page = Json::parse(body, nullptr, false);
   const Json error = page.is_object() ? page.value("error", Json()) : Json();
-  if (!error.is_object() || error.size() != 1) return "";
-  return error.value("message", "");
+  const Json message = error.is_object() && error.size() == 1 ? error.value("message", Json()) : Json();
+  return message.is_string() ? message.get<std::string>() : "";
 }
 
 }  // namespace penstock::cli

@@ -365,6 +365,22 @@ io::Task<int> refusal(discovery::KubernetesDiscovery& cluster, io::HttpExchange&
   co_return 503;
 }
 
+// Flags about a cluster that this picker asks nothing.
+void warn_of_cluster_flags(const EppFlags& flags, const CLI::App& command, bool asks) {
+  const auto warn = [&](const char* name, std::string_view why) {
+    if (command.get_option(name)->count() == 0) return;
+    telemetry::log_warn("a flag has no effect", {{"flag", name}, {"why", why}});
+  };
+  if (asks) {
+    if (!flags.endpoint_selector.empty()) warn("--pool-group", "--endpoint-selector needs no InferencePool");
+    return;
+  }
+  for (const char* name : {"--pool-group", "--endpoint-selector", "--endpoint-target-ports", "--kubeconfig",
+                           "--ha-enable-leader-election"}) {
+    warn(name, "endpoints are named without a cluster");
+  }
+}
+
 int epp(const EppFlags& flags, const CLI::App& command) {
   auto plan = plan_of(flags, command);
   if (!plan.ok()) {
@@ -389,6 +405,7 @@ int epp(const EppFlags& flags, const CLI::App& command) {
   auto created = extproc::EppRuntime::create(plan->options);
   if (!created.ok()) return fail(created.error());
   extproc::EppRuntime& runtime = **created;
+  warn_of_cluster_flags(flags, command, runtime.cluster() != nullptr);
 
   io::LoopGroup admin_loop(1);
   admin_loop.start();

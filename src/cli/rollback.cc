@@ -34,7 +34,9 @@ int rollback(const RollbackFlags& flags) {
     return kFailed;
   }
   const nlohmann::json page = nlohmann::json::parse(answer->body, nullptr, false);
-  if (!page.is_object()) {
+  const bool ours = page.is_object() && page.value("pool", nlohmann::json()).is_string() &&
+                    page.value("policy_epoch", nlohmann::json()).is_number();
+  if (!ours) {
     complain(url + " answered something else; is it the admin address?");
     return kFailed;
   }

@@ -3,10 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-
+#include "base/temporary_folder.h"
 #include "config/http_route.h"
 
 namespace penstock::config {
@@ -247,18 +244,15 @@ TEST(Manifests, WarnOfKindsNobodyReadsAndExpandLists) {
 }
 
 TEST(Manifests, LoadAFolderInTheOrderOfItsFileNames) {
-  char pattern[] = "/tmp/penstock-manifests-XXXXXX";
-  ASSERT_NE(mkdtemp(pattern), nullptr);
-  const std::filesystem::path folder(pattern);
+  const TemporaryFolder folder;
   const auto objective = [](const std::string& name) {
     return "apiVersion: llm-d.ai/v1alpha2\nkind: InferenceObjective\nmetadata: {name: " + name +
            "}\nspec: {poolRef: {name: p}}\n";
   };
-  std::ofstream(folder / "20.yaml") << objective("c");
-  std::ofstream(folder / "10.yml") << objective("a") << "---\n" << objective("b");
-  std::ofstream(folder / "notes.txt") << "not: [a manifest";
-  auto objects = load_manifests(folder.string());
-  std::filesystem::remove_all(folder);
+  folder.write("20.yaml", objective("c"));
+  folder.write("10.yml", objective("a") + "---\n" + objective("b"));
+  folder.write("notes.txt", "not: [a manifest");
+  auto objects = load_manifests(folder.path());
   ASSERT_TRUE(objects.ok()) << objects.error().message;
   ASSERT_EQ(objects->objectives.size(), 3U);
   EXPECT_EQ(objects->objectives[0].meta.name, "a");

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/temporary_folder.h"
+
 namespace penstock::discovery {
 namespace {
 
@@ -44,13 +46,7 @@ class Recorder final : public EndpointSink {
 
 class FileDiscoveryTest : public ::testing::Test {
  protected:
-  FileDiscoveryTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "penstock-file-XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
-    path_ = folder_ + "/endpoints.yaml";
-  }
-  ~FileDiscoveryTest() override { std::filesystem::remove_all(folder_); }
-  void write(std::string_view text) const { std::ofstream(path_, std::ios::trunc) << text; }
+  void write(std::string_view text) const { folder_.write("endpoints.yaml", text); }
   static std::string entries(std::initializer_list<const char*> names) {
     std::string out = "endpoints:\n";
     for (const char* name : names)
@@ -61,8 +57,8 @@ class FileDiscoveryTest : public ::testing::Test {
     return {.path = path_, .watch = watch, .poll_interval = milliseconds(20), .settle = milliseconds(5)};
   }
 
-  std::string folder_;
-  std::string path_;
+  TemporaryFolder folder_;
+  std::string path_ = folder_.file("endpoints.yaml");
   Recorder sink_;
 };
 
@@ -134,16 +130,16 @@ TEST_F(FileDiscoveryTest, FollowsWritesInPlaceAndRenames) {
 }
 
 TEST_F(FileDiscoveryTest, FollowsALinkThatIsSwapped) {
-  std::filesystem::create_directory(folder_ + "/v1");
-  std::filesystem::create_directory(folder_ + "/v2");
-  std::ofstream(folder_ + "/v1/endpoints.yaml") << entries({"a"});
-  std::ofstream(folder_ + "/v2/endpoints.yaml") << entries({"b"});
-  std::filesystem::create_directory_symlink("v1", folder_ + "/..data");
+  std::filesystem::create_directory(folder_.file("v1"));
+  std::filesystem::create_directory(folder_.file("v2"));
+  folder_.write("v1/endpoints.yaml", entries({"a"}));
+  folder_.write("v2/endpoints.yaml", entries({"b"}));
+  std::filesystem::create_directory_symlink("v1", folder_.file("..data"));
   std::filesystem::create_symlink("..data/endpoints.yaml", path_);
   FileDiscovery discovery(options(), sink_);
   ASSERT_TRUE(discovery.start().ok());
-  std::filesystem::create_directory_symlink("v2", folder_ + "/..data_tmp");
-  ASSERT_EQ(std::rename((folder_ + "/..data_tmp").c_str(), (folder_ + "/..data").c_str()), 0);
+  std::filesystem::create_directory_symlink("v2", folder_.file("..data_tmp"));
+  ASSERT_EQ(std::rename((folder_.file("..data_tmp")).c_str(), (folder_.file("..data")).c_str()), 0);
   EXPECT_TRUE(sink_.wait_for({"default/b"}));
 }
 

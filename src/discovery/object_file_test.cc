@@ -2,13 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <atomic>
-#include <filesystem>
-#include <fstream>
 
 #include "base/eventually.h"
+#include "base/temporary_folder.h"
 
 namespace penstock::discovery {
 namespace {
@@ -18,13 +16,7 @@ using ::testing::HasSubstr;
 
 class ObjectFileTest : public ::testing::Test {
  protected:
-  ObjectFileTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "penstock-objects-XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
-    path_ = folder_ + "/pods.yaml";
-  }
-  ~ObjectFileTest() override { std::filesystem::remove_all(folder_); }
-  void write(std::string_view text) const { std::ofstream(path_, std::ios::trunc) << text; }
+  void write(std::string_view text) const { folder_.write("pods.yaml", text); }
   static std::string pods(std::initializer_list<const char*> names) {
     std::string out = "apiVersion: v1\nkind: PodList\nitems:\n";
     for (const char* name : names) out += std::string("- {metadata: {name: ") + name + ", namespace: n}}\n";
@@ -45,8 +37,8 @@ class ObjectFileTest : public ::testing::Test {
     return out;
   }
 
-  std::string folder_;
-  std::string path_;
+  TemporaryFolder folder_;
+  std::string path_ = folder_.file("pods.yaml");
   std::atomic<int> told_{0};
 };
 

@@ -35,8 +35,8 @@ struct ObjectSourceParams {
 };
 
 // `k8s-notification-source`: tells ObjectExtractors of the objects of one kind. They come from the file
-// `path` (object_file.h), which is watched; without one there are none, because there is no client of the
-// Kubernetes API. Error: `version and kind are required for k8s-notification-source`.
+// `path` (object_file.h), which is watched; without one there are none: a cluster is followed for the pool's
+// own kinds only. Error: `version and kind are required for k8s-notification-source`.
 class ObjectSourcePlugin final : public Plugin {
  public:
   explicit ObjectSourcePlugin(ObjectSourceParams params) : params_(std::move(params)) {}

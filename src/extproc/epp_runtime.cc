@@ -84,8 +84,6 @@ Status EppRuntime::make_pool(const EppOptions& options) {
   const director::Policy& policy = *(*pool)->policy();
   if (policy.discovery == nullptr && !options.pool.discovery.given()) {
     if (Status status = make_cluster(options); !status.ok()) return status;
-  } else if (options.cluster.leader_election) {
-    telemetry::log_warn("leader election has no effect: endpoints are named without a cluster");
   }
   warn_of_unseen_answers(options, policy);
   return {};

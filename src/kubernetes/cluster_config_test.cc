@@ -1,37 +1,16 @@
 #include "kubernetes/cluster_config.h"
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 
+#include "base/temporary_folder.h"
 #include "kubernetes/exec_plugin.h"
 #include "kubernetes/timestamps.h"
 
 namespace penstock::kubernetes {
 namespace {
-
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "penstock-kube-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string write(const std::string& name, const std::string& text, int mode = 0600) const {
-    const std::string file = path_ + "/" + name;
-    std::ofstream(file) << text;
-    chmod(file.c_str(), static_cast<mode_t>(mode));
-    return file;
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 Environment environment(std::map<std::string, std::string> variables) {
   return [variables = std::move(variables)](const char* name) -> std::optional<std::string> {
@@ -70,7 +49,7 @@ users:
 )";
 
 TEST(ClusterConfig, APodIsToldByEnvironmentAndServiceAccount) {
-  const Folder folder;
+  const TemporaryFolder folder;
   folder.write("token", "t1");
   folder.write("ca.crt", "pem");
   folder.write("namespace", "models\n");
@@ -99,7 +78,7 @@ TEST(ClusterConfig, WithoutAClusterTheErrorSaysWhereItWasLookedFor) {
 }
 
 TEST(ClusterConfig, AKubeconfigGivesServerCertificatesAndNamespace) {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::filesystem::create_directory(folder.path() + "/keys");
   folder.write("keys/me.key", "KEY");
   const std::string file = folder.write("config", kKubeconfig);
@@ -118,7 +97,7 @@ TEST(ClusterConfig, AKubeconfigGivesServerCertificatesAndNamespace) {
 }
 
 TEST(ClusterConfig, PathsAreRelativeToTheirKubeconfig) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string file = folder.write("config", kKubeconfig);
   const auto local = load_kubeconfig({file}, "local");
   ASSERT_TRUE(local.ok()) << local.error().message;
@@ -134,7 +113,7 @@ TEST(ClusterConfig, PathsAreRelativeToTheirKubeconfig) {
 }
 
 TEST(ClusterConfig, OfSeveralFilesTheFirstThatNamesAThingCounts) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string a = folder.write("a", R"({contexts: [{name: dev, context: {cluster: c2, user: ""}}]})");
   const std::string b = folder.write("b", kKubeconfig);
   const auto config = find_cluster("", environment({{"KUBECONFIG", a + ":" + folder.path() + "/none:" + b}}));
@@ -143,7 +122,7 @@ TEST(ClusterConfig, OfSeveralFilesTheFirstThatNamesAThingCounts) {
 }
 
 TEST(ClusterConfig, WhatCannotBeUsedIsNamed) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string good = folder.write("good", kKubeconfig);
   const auto error = [](const std::vector<std::string>& files, std::string_view context = {}) {
     const auto config = load_kubeconfig(files, context);
@@ -168,7 +147,7 @@ TEST(ClusterConfig, WhatCannotBeUsedIsNamed) {
 }
 
 TEST(ExecPlugin, WhatItPrintsIsTheCredential) {
-  const Folder folder;
+  const TemporaryFolder folder;
   ExecPlugin plugin;
   plugin.api_version = "client.authentication.k8s.io/v1";
   plugin.environment = {{"WHO", "me"}};
@@ -186,7 +165,7 @@ TEST(ExecPlugin, WhatItPrintsIsTheCredential) {
 }
 
 TEST(ExecPlugin, IsToldOfTheClusterWhereItAsks) {
-  const Folder folder;
+  const TemporaryFolder folder;
   folder.write("login",
                "#!/bin/sh\n"
                "info=$(echo \"$KUBERNETES_EXEC_INFO\" | tr -d '\"')\n"
@@ -210,7 +189,7 @@ TEST(ExecPlugin, IsToldOfTheClusterWhereItAsks) {
 }
 
 TEST(ExecPlugin, IsEndedWhenItRunsOnWithItsOutputClosedOrHeldByAnother) {
-  const Folder folder;
+  const TemporaryFolder folder;
   ExecPlugin plugin;
   plugin.api_version = "client.authentication.k8s.io/v1";
   for (const char* script : {"exec sleep 600 >&- 2>&-", "sleep 600 & exit 0", "exec sleep 600"}) {
@@ -222,7 +201,7 @@ TEST(ExecPlugin, IsEndedWhenItRunsOnWithItsOutputClosedOrHeldByAnother) {
 }
 
 TEST(ExecPlugin, FailuresSayWhatWasWrong) {
-  const Folder folder;
+  const TemporaryFolder folder;
   ExecPlugin plugin;
   plugin.api_version = "client.authentication.k8s.io/v1";
   const auto error = [&](const std::string& script) {

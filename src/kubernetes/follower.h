@@ -44,16 +44,12 @@ class Follower {
   const Store<Record>* current() const { return current_ ? &current_->store : nullptr; }
   // Of the newest query; nothing before the first. Any thread.
   std::optional<ReflectorState> state() const {
-    std::shared_ptr<Feed> feed;
-    bool replacing = false;
-    {
-      const std::lock_guard lock(mutex_);
-      feed = next_ ? next_ : current_;
-      replacing = next_ && current_;
-    }
-    if (!feed) return std::nullopt;
+    // Under the lock: who would let go of a feed last must be the loop.
+    const std::lock_guard lock(mutex_);
+    const Feed* feed = next_ ? next_.get() : current_.get();
+    if (feed == nullptr) return std::nullopt;
     ReflectorState state = feed->reflector.state();
-    state.complete = state.complete || replacing;  // the former picture serves
+    if (next_ && current_) state.complete = true;  // the former picture serves
     return state;
   }
 

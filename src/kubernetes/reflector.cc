@@ -188,10 +188,12 @@ void Reflector::on_batch_end() {
 void Reflector::put(Json object) {
   const Json metadata = object["metadata"];
   const std::string key = key_of(metadata, !options_.ns.empty());
-  const Status status = sink_.put(key, metadata["resourceVersion"].text(), object);
+  const bool full = sink_.size() >= options_.max_objects && sink_.version_of(key).empty();
+  const Status status = full ? Status(Error{ErrorCode::kResourceExhausted, "there are too many objects"})
+                             : sink_.put(key, metadata["resourceVersion"].text(), object);
   if (status.ok()) return;
   metrics_.unreadable.with({label_}).add();
-  std::string told = key + ": " + status.error().message;
+  std::string told = (full ? "" : key + ": ") + status.error().message;
   if (told == unreadable_) return;
   telemetry::log_warn("an object can't be read, its last good version stays",
                       {{"resource", label_}, {"object", key}, {"error", status.error().message}});
@@ -335,7 +337,8 @@ io::Task<void> Reflector::check(io::CancelToken token) {
     return Duration(static_cast<int64_t>(half + random_.uniform() * 2 * half));
   };
   while (co_await api_.loop().sleep(jittered(), token)) {
-    if (version_.empty() || initial_) continue;
+    // Of a full sink the server always has more.
+    if (version_.empty() || initial_ || sink_.size() >= options_.max_objects) continue;
     const auto first = co_await differences(token);
     if (!first || first->empty()) continue;
     // Events may be on their way: what is wrong still differs later, and has not moved in between.

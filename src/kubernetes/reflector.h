@@ -32,6 +32,8 @@ struct ReflectorOptions {
   // A watch that was accepted may still be refused by its first event; then it is not, however quiet.
   Duration steady_after = std::chrono::seconds(1);
   int64_t page_size = 250;  // of lists, where the server has no streaming ones
+  // Of what the sink keeps; more objects are left out, with a line in the log, and count as unreadable.
+  size_t max_objects = 100'000;
   bool streaming = true;
   // What the watch told is compared with the server's own list (metadata only) again and again, since a proxy
   // or a bug may lose an event. Zero: never.

@@ -315,6 +315,21 @@ TEST(Reflector, AnObjectThatCannotBeReadKeepsItsLastGoodVersion) {
   EXPECT_TRUE(bed.metric("penstock_kubernetes_unreadable_objects_total{resource=\"pods\"} 2"));
 }
 
+TEST(Reflector, MoreObjectsThanItsBoundAreLeftOut) {
+  Bed bed([](const FakeServer::Request&) {
+    return FakeAnswer::stream(
+        {event("ADDED", object("x", 5)), event("ADDED", object("y", 6)), event("ADDED", object("z", 6)),
+         bookmark(7, true), event("MODIFIED", object("x", 8, "new")), event("DELETED", object("y", 9)),
+         event("ADDED", object("w", 10))},
+        true);
+  });
+  ReflectorOptions options = quick();
+  options.max_objects = 2;
+  bed.run([&] { return bed.now() == Notes{{"x", "new"}, {"w", ""}}; }, options);
+  for (const Notes& notes : bed.told) EXPECT_FALSE(notes.contains("z"));
+  EXPECT_TRUE(bed.metric("penstock_kubernetes_unreadable_objects_total{resource=\"pods\"} 1"));
+}
+
 TEST(Reflector, AWatchThatStallsIsBegunAgain) {
   Bed bed([](const FakeServer::Request& request) {
     if (streams(request))

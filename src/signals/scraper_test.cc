@@ -7,11 +7,11 @@
 
 #include <condition_variable>
 #include <cstdio>
-#include <filesystem>
 #include <mutex>
 #include <set>
 
 #include "base/eventually.h"
+#include "base/temporary_folder.h"
 #include "io/http_server.h"
 
 namespace penstock::signals {
@@ -33,8 +33,6 @@ enum class Mode { kGood, kHang, kBusy, kDropped, kBrokenOff, kRenamed, kCloses, 
 class Certificate {
  public:
   Certificate() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "penstock-tls-XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
     EVP_PKEY* key = EVP_EC_gen("P-256");
     X509* x = X509_new();
     X509_set_version(x, 2);
@@ -58,14 +56,11 @@ class Certificate {
     X509_free(x);
     EVP_PKEY_free(key);
   }
-  ~Certificate() { std::filesystem::remove_all(folder_); }
-  Certificate(const Certificate&) = delete;
-  Certificate& operator=(const Certificate&) = delete;
-  std::string certificate() const { return folder_ + "/cert.pem"; }
-  std::string key() const { return folder_ + "/key.pem"; }
+  std::string certificate() const { return folder_.file("cert.pem"); }
+  std::string key() const { return folder_.file("key.pem"); }
 
  private:
-  std::string folder_;
+  TemporaryFolder folder_;
 };
 
 // A real HTTP server on a loop of its own that answers /metrics as told.

@@ -1,4 +1,6 @@
 """What the command line refuses, and how it says so: one sentence that names flag, file and reason."""
+import json
+import socket
 import subprocess
 
 import httpx
@@ -239,6 +241,15 @@ def test_what_the_picker_lacks_is_named(arguments, words):
     out = run(*PICKER, *arguments)
     assert out.returncode != 0
     assert words in out.stderr
+
+
+def test_flags_about_a_cluster_that_is_not_asked_are_said_to_have_no_effect():
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # it goes no further than that port
+        out = run(*PICKER, "--pool-group", "inference.networking.x-k8s.io", "--kubeconfig", "/nonexistent", "--ha-enable-leader-election",
+                  "--bind-address", "127.0.0.1", "--metrics-port", str(taken.getsockname()[1]))
+    assert out.returncode == 1 and "metrics address" in out.stderr
+    warned = [json.loads(line) for line in out.stderr.splitlines() if "a flag has no effect" in line]
+    assert [line["flag"] for line in warned] == ["--pool-group", "--kubeconfig", "--ha-enable-leader-election"]
 
 
 def test_a_picker_without_endpoints_to_find_says_what_it_can_take():
