@@ -66,13 +66,26 @@ class ApiError(AssertionError):
         super().__init__(f"{answer.request.method} {answer.request.url}: {answer.status_code} {body.get('message', answer.text)}")
 
 
+class Patient(httpx.HTTPTransport):
+    """Asks again after a 429, as clients of this API do: a server that has just begun has them for custom resources."""
+
+    def handle_request(self, request):
+        deadline = time.monotonic() + START_SECONDS
+        while (answer := super().handle_request(request)).status_code == 429 and time.monotonic() < deadline:
+            answer.read()
+            answer.close()
+            time.sleep(0.1)
+        return answer
+
+
 class Api:
     """The API as one user sees it. Objects are dicts; kinds are found by discovery."""
 
     def __init__(self, url, authorities, token):
         self.url, self.token = url, token
-        self.http = httpx.Client(base_url=url, verify=ssl.create_default_context(cafile=str(authorities)), timeout=30,
-                                 headers={"authorization": f"Bearer {token}", "user-agent": "tests"}, trust_env=False)
+        transport = Patient(verify=ssl.create_default_context(cafile=str(authorities)))
+        self.http = httpx.Client(base_url=url, transport=transport, timeout=30, trust_env=False,
+                                 headers={"authorization": f"Bearer {token}", "user-agent": "tests"})
         self.kinds = {}
 
     def close(self):
@@ -209,10 +222,10 @@ class Cluster:
     # --- objects ---
 
     def create_namespace(self, name):
-        """With a default service account, which pods need and else the controller manager makes."""
-        self.admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        """If it isn't there; with a default service account, which pods need and else the controller manager makes."""
+        self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         if not self.controllers:
-            self.admin.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}})
+            self.admin.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}})
 
     def ready_pod(self, namespace, name, address, labels, annotations=None, ready=True):
         """A pod as a kubelet would report it once it runs at `address`."""
@@ -344,7 +357,7 @@ class ControlPlane(Cluster):
 
         def established():
             served = {crd["metadata"]["name"] for crd in self.admin.list("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-                      if any(c["type"] == "Established" and c["status"] == "True" for c in crd.get("status", {}).get("conditions", []))}
+                      if any(c["type"] == "Established" and c["status"] == "True" for c in crd.get("status", {}).get("conditions") or [])}
             return served >= set(names)
         eventually(established, START_SECONDS, "the API server serves the resource definitions")
         return names
