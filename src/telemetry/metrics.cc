@@ -113,32 +113,57 @@ void write_series(Writer& out, std::string_view name, std::vector<Writer::Label>
 
 }  // namespace
 
+std::string& Page::family(std::string_view name) {
+  const auto it = by_name_.find(name);
+  if (it != by_name_.end()) return *it->second;
+  texts_.push_back(std::make_unique<std::string>());
+  by_name_.emplace(name, texts_.back().get());
+  return *texts_.back();
+}
+
+std::string Page::text() const {
+  std::string out;
+  for (const auto& text : texts_) out += *text;
+  return out;
+}
+
 void Writer::header(std::string_view name, std::string_view help, MetricType type) {
-  out_ += "# HELP ";
-  out_ += name;
-  out_ += ' ';
-  if (name.starts_with(kReferencePrefix) && !help.starts_with(kAlpha)) out_ += kAlpha;
-  append_escaped(out_, help, false);
-  fmt::format_to(std::back_inserter(out_), "\n# TYPE {} {}\n", name, type_name(type));
+  if (page_ != nullptr) {
+    out_ = &page_->family(name);
+    if (!out_->empty()) return;
+  }
+  *out_ += "# HELP ";
+  *out_ += name;
+  *out_ += ' ';
+  if (name.starts_with(kReferencePrefix) && !help.starts_with(kAlpha)) *out_ += kAlpha;
+  append_escaped(*out_, help, false);
+  fmt::format_to(std::back_inserter(*out_), "\n# TYPE {} {}\n", name, type_name(type));
 }
 
 void Writer::sample(std::string_view name, std::span<const Label> labels, double value) {
-  out_ += name;
-  if (!labels.empty()) {
-    char separator = '{';
-    for (const Label& label : labels) {
-      out_ += separator;
-      out_ += label.name;
-      out_ += "=\"";
-      append_escaped(out_, label.value, true);
-      out_ += '"';
-      separator = ',';
-    }
-    out_ += '}';
+  assert(out_ != nullptr);  // a page's samples come after their header
+  std::string& out = *out_;
+  out += name;
+  char separator = '{';
+  const auto add = [&](const Label& label) {
+    out += separator;
+    out += label.name;
+    out += "=\"";
+    append_escaped(out, label.value, true);
+    out += '"';
+    separator = ',';
+  };
+  bool common = !common_.name.empty();
+  for (const Label& label : labels) {
+    const bool replaced = common && label.name == common_.name;
+    add(replaced ? common_ : label);
+    if (replaced) common = false;
   }
-  out_ += ' ';
-  append_number(out_, value);
-  out_ += '\n';
+  if (common) add(common_);
+  if (separator == ',') out += '}';
+  out += ' ';
+  append_number(out, value);
+  out += '\n';
 }
 
 FamilyBase::FamilyBase(const FamilyOptions& options, MetricType type)
@@ -296,13 +321,41 @@ std::vector<const FamilyBase*> MetricRegistry::families() const {
   return out;
 }
 
-std::string MetricRegistry::render() const {
-  std::string out;
-  Writer writer(out);
-  for (const FamilyBase* family : families()) family->render(writer);
+MetricRegistry::MetricRegistry(MetricRegistry& whole, std::string label, std::string value)
+    : whole_(&whole), label_(std::move(label)), value_(std::move(value)) {
+  assert(whole.whole_ == nullptr);
+  const std::lock_guard lock(whole.parts_mutex_);
+  whole.parts_.push_back(this);
+}
+
+MetricRegistry::~MetricRegistry() {
+  if (whole_ == nullptr) return;
+  const std::lock_guard lock(whole_->parts_mutex_);
+  std::erase(whole_->parts_, this);
+}
+
+void MetricRegistry::write(Writer& out) const {
+  for (const FamilyBase* family : families()) family->render(out);
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, collect] : collectors_) collect(writer);
-  return out;
+  for (const auto& [id, collect] : collectors_) collect(out);
+}
+
+std::string MetricRegistry::render() const {
+  const std::lock_guard lock(parts_mutex_);
+  if (parts_.empty()) {
+    std::string out;
+    Writer writer(out);
+    write(writer);
+    return out;
+  }
+  Page page;
+  Writer own(page);
+  write(own);
+  for (const MetricRegistry* part : parts_) {
+    Writer writer(page, {part->label_, part->value_});
+    part->write(writer);
+  }
+  return page.text();
 }
 
 void LabelBudget::pin(std::string_view value) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -81,22 +82,39 @@ struct FamilyOptions {
   std::vector<Twin> twins = {};
 };
 
+// An exposition whose families are written in several places: the format wants each in one piece.
+class Page {
+ public:
+  // The text of the family, made with its first mention.
+  std::string& family(std::string_view name);
+  std::string text() const;
+
+ private:
+  std::vector<std::unique_ptr<std::string>> texts_;  // in the order of their first mention
+  std::map<std::string, std::string*, std::less<>> by_name_;
+};
+
 // Text of one exposition (Prometheus text format 0.0.4), appended to by families and collectors.
 class Writer {
  public:
-  explicit Writer(std::string& out) : out_(out) {}
-  void header(std::string_view name, std::string_view help, MetricType type);
   struct Label {
     std::string_view name;
     std::string_view value;
   };
+
+  explicit Writer(std::string& out) : out_(&out) {}
+  // Every sample has the label `common`, in place of one of that name; its texts outlive the writer.
+  explicit Writer(Page& page, Label common = {}) : page_(&page), common_(common) {}
+  void header(std::string_view name, std::string_view help, MetricType type);
   void sample(std::string_view name, std::span<const Label> labels, double value);
   void sample(std::string_view name, std::initializer_list<Label> labels, double value) {
     sample(name, std::span<const Label>(labels.begin(), labels.size()), value);
   }
 
  private:
-  std::string& out_;
+  std::string* out_ = nullptr;  // of a page: the family that was begun last
+  Page* page_ = nullptr;
+  Label common_;
 };
 
 class FamilyBase {
@@ -158,8 +176,18 @@ class Family final : public FamilyBase {
 };
 
 // Owns every family. One per process; passed by reference, never global. Thread-safe.
+//
+// A registry may be part of another one: for one of several pools. Its series are on the other's page too,
+// with a label that says whose they are, and vanish with it.
 class MetricRegistry {
  public:
+  MetricRegistry() = default;
+  // A part of `whole`, which outlives it. REQUIRES: `whole` is no part itself.
+  MetricRegistry(MetricRegistry& whole, std::string label, std::string value);
+  ~MetricRegistry();
+  MetricRegistry(const MetricRegistry&) = delete;
+  MetricRegistry& operator=(const MetricRegistry&) = delete;
+
   // The family of this name, made on the first call. REQUIRES: later calls agree on the type and labels.
   Family<Counter>& counter(const FamilyOptions& options);
   Family<Gauge>& gauge(const FamilyOptions& options);
@@ -168,15 +196,21 @@ class MetricRegistry {
   // goes to remove_collector().
   uint64_t add_collector(std::function<void(Writer&)> collect);
   void remove_collector(uint64_t id);
-  // The whole exposition, families by name, then collectors.
+  // The whole exposition, families by name, then collectors; with the parts, in the order they came.
   std::string render() const;
-  // Every family registered so far, by name: the metrics reference is generated from it.
+  // Every family registered so far, by name, without the parts': the metrics reference is generated from it.
   std::vector<const FamilyBase*> families() const;
 
  private:
   template <typename T>
   Family<T>& find_or_make(const FamilyOptions& options, MetricType type);
+  void write(Writer& out) const;
 
+  MetricRegistry* whole_ = nullptr;
+  const std::string label_;
+  const std::string value_;
+  mutable std::mutex parts_mutex_;  // held while parts are written: they stay
+  std::vector<const MetricRegistry*> parts_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<FamilyBase>> families_;
   std::vector<std::pair<uint64_t, std::function<void(Writer&)>>> collectors_;

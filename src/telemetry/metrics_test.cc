@@ -91,6 +91,41 @@ TEST(MetricsTest, HistogramsFoldEarlierThanCounters) {
   EXPECT_EQ(counter.series(), 2 * FamilyOptions::kMaxHistogramSeries);
 }
 
+TEST(MetricsTest, PartsAreOnThePageWithTheirLabelEachFamilyInOnePiece) {
+  MetricRegistry whole;
+  whole.counter({.name = "a", .help = "first", .labels = {}}).with({}).add();
+  whole.add_collector([](Writer& out) { out.header("c", "collected", MetricType::kGauge); });
+  static constexpr double kBounds[] = {1};
+  {
+    MetricRegistry one(whole, "pool", "ns/one");
+    MetricRegistry two(whole, "pool", "ns/two");
+    for (MetricRegistry* part : {&one, &two}) {
+      part->counter(
+              {.name = "b", .help = "second", .labels = {"l"}, .twins = {{.name = "old", .labels = {}}}})
+          .with({"x"})
+          .add(2);
+      part->gauge({.name = "named", .help = "has it", .labels = {"pool"}}).with({"own"}).set(1);
+      part->add_collector([](Writer& out) {
+        out.header("c", "collected", MetricType::kGauge);
+        out.sample("c", {}, 3);
+      });
+    }
+    one.histogram({.name = "h", .help = "h", .labels = {}, .bounds = kBounds}).with({}).observe(2);
+    EXPECT_EQ(
+        whole.render(),
+        "# HELP a first\n# TYPE a counter\na 1\n"
+        "# HELP c collected\n# TYPE c gauge\nc{pool=\"ns/one\"} 3\nc{pool=\"ns/two\"} 3\n"
+        "# HELP b second\n# TYPE b counter\nb{l=\"x\",pool=\"ns/one\"} 2\nb{l=\"x\",pool=\"ns/two\"} 2\n"
+        "# HELP old [ALPHA] [Deprecated: Use b] second\n# TYPE old counter\n"
+        "old{pool=\"ns/one\"} 2\nold{pool=\"ns/two\"} 2\n"
+        "# HELP h h\n# TYPE h histogram\nh_bucket{le=\"1\",pool=\"ns/one\"} 0\n"
+        "h_bucket{le=\"+Inf\",pool=\"ns/one\"} 1\nh_sum{pool=\"ns/one\"} 2\nh_count{pool=\"ns/one\"} 1\n"
+        "# HELP named has it\n# TYPE named gauge\n"
+        "named{pool=\"ns/one\"} 1\nnamed{pool=\"ns/two\"} 1\n");
+  }
+  EXPECT_EQ(whole.render(), "# HELP a first\n# TYPE a counter\na 1\n# HELP c collected\n# TYPE c gauge\n");
+}
+
 TEST(LabelBudgetTest, FoldsAfterTheLimitButNeverPinnedOrKnownValues) {
   LabelBudget budget(2);
   EXPECT_EQ(budget.admit("a"), "a");
