@@ -5,7 +5,7 @@ import re
 import subprocess
 import time
 
-from bench.lib import common, extproc, fleet, peers
+from bench.lib import cluster, common, extproc, fleet, peers
 
 SIZES = {"1k": (1024, 64, 256), "16k": (16 * 1024, 64, 256), "220k": (220 * 1024, 16, 128)}
 
@@ -274,4 +274,4 @@ def scrape(args):
 
 SUITES = {"gateway": gateway, "decision": decision, "prefix-index": prefix_index, "scrape": scrape,
           "extproc": extproc.extproc, "envoy": extproc.envoy, "herd": fleet.herd, "policies": fleet.policies,
-          "fleet-hour": fleet.hour}
+          "fleet-hour": fleet.hour, "kubernetes": cluster.kubernetes}

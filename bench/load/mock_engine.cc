@@ -1,8 +1,10 @@
 // Several engines in one thread, that answer at once: the upstream of the proxy benchmarks. It computes
 // nothing, so that what is measured is the proxy.
 //
-//   mock_engine PORT[,PORT…] [MODEL]
+//   mock_engine [-n ADDRESSES] [-p FILE] PORT[,PORT…] [MODEL]
 //
+// -n ADDRESSES   each port on so many addresses, 127.1.0.1 and on (255 a row), instead of on 127.0.0.1
+// -p FILE        is what GET /metrics answers, instead of a short page of its own
 // GET /control?chunks=N&gap_us=N&each=0|1   shape of streamed answers: N events; gap_us > 0 spaces them,
 //                                           each=1 writes every event by itself without a pause
 // GET /control/count                        "PORT v1-requests other-requests" a line, since the last call
@@ -17,6 +19,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <queue>
 #include <string>
@@ -60,16 +64,20 @@ struct Due {
 
 class MockEngine {
  public:
-  explicit MockEngine(std::string model) : model_(std::move(model)) { build(); }
+  explicit MockEngine(std::string model, std::string page)
+      : model_(std::move(model)), page_(std::move(page)) {
+    build();
+  }
 
-  bool listen_on(int number) {
+  // `address` in host order.
+  bool listen_on(int number, uint32_t ip = INADDR_LOOPBACK) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     const int one = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<uint16_t>(number));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_addr.s_addr = htonl(ip);
     if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 || listen(fd, 1024) != 0)
       return false;
     ports_.push_back(std::make_unique<Port>(Port{number}));
@@ -158,6 +166,7 @@ class MockEngine {
   }
 
   std::string metrics(const Port& port) const {
+    if (!page_.empty()) return page_;
     const std::string labels = "{engine=\"0\",model_name=\"" + model_ + "\"} ";
     return "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running" + labels +
            std::to_string(port.running) +
@@ -331,6 +340,7 @@ class MockEngine {
   }
 
   std::string model_;
+  std::string page_;  // "": metrics() makes one
   int epoll_ = epoll_create1(0);
   int chunks_ = 256;
   uint64_t gap_us_ = 0;
@@ -349,16 +359,30 @@ class MockEngine {
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
-  if (argc < 2) {
-    std::fprintf(stderr, "usage: mock_engine PORT[,PORT...] [MODEL]\n");
+  std::string page;
+  uint32_t addresses = 0;
+  for (int option = 0; (option = getopt(argc, argv, "n:p:")) != -1;) {
+    if (option == 'n') addresses = static_cast<uint32_t>(std::atoi(optarg));
+    if (option == 'p') {
+      std::ifstream file(optarg, std::ios::binary);
+      page.assign(std::istreambuf_iterator<char>(file), {});
+    }
+    if (option == '?' || (option == 'p' && page.empty())) return 2;
+  }
+  if (optind == argc) {
+    std::fprintf(stderr, "usage: mock_engine [-n ADDRESSES] [-p FILE] PORT[,PORT...] [MODEL]\n");
     return 2;
   }
-  penstock::load::MockEngine engine(argc > 2 ? argv[2] : "mock-model");
-  std::string_view ports = argv[1];
+  penstock::load::MockEngine engine(optind + 1 < argc ? argv[optind + 1] : "mock-model", page);
+  std::string_view ports = argv[optind];
   while (!ports.empty()) {
     const std::string number(ports.substr(0, ports.find(',')));
     ports.remove_prefix(std::min(ports.size(), number.size() + 1));
-    if (!engine.listen_on(std::atoi(number.c_str()))) {
+    bool listening = addresses > 0 || engine.listen_on(std::atoi(number.c_str()));
+    for (uint32_t i = 0; listening && i < addresses; ++i)
+      listening = engine.listen_on(std::atoi(number.c_str()),
+                                   (127U << 24) + (1U << 16) + (i / 255 << 8) + i % 255 + 1);
+    if (!listening) {
       std::perror(("port " + number).c_str());
       return 1;
     }

@@ -335,7 +335,9 @@ void KubernetesDiscovery::rules_arrived() {
 }
 
 void KubernetesDiscovery::gather() {
-  if (!gather_timer_->armed()) gather_timer_->arm(options_.gather, &KubernetesDiscovery::tell, this);
+  if (gather_timer_->armed()) return;
+  gathering_since_ = SystemClock().now();
+  gather_timer_->arm(options_.gather, &KubernetesDiscovery::tell, this);
 }
 
 void KubernetesDiscovery::tell(void* self) {
@@ -361,6 +363,7 @@ void KubernetesDiscovery::tell_endpoints() {
     }
   });
   sink_.endpoints(kSource, all);
+  metrics_->apply_seconds.observe(to_seconds(SystemClock().now() - gathering_since_));
   bool first = false;
   {
     const std::lock_guard lock(mutex_);

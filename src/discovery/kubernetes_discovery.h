@@ -158,6 +158,7 @@ class KubernetesDiscovery {
   std::string selector_;
   std::string app_protocol_;
   bool selecting_ = false;
+  TimePoint gathering_since_{};  // of the change that is told next
 
   mutable std::mutex mutex_;  // what state tells
   enum class PoolState : uint8_t { kUnknown, kKnown, kDeleted };

@@ -1,6 +1,13 @@
 #include "kubernetes/metrics.h"
 
+#include <array>
+
 namespace penstock::kubernetes {
+namespace {
+
+constexpr std::array<double, 9> kApplySeconds{0.002, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.05, 0.1, 1};
+
+}  // namespace
 
 Metrics::Metrics(telemetry::MetricRegistry& registry)
     : synced(registry.gauge({.name = "penstock_kubernetes_synced",
@@ -32,6 +39,13 @@ Metrics::Metrics(telemetry::MetricRegistry& registry)
       inconsistencies(registry.counter(
           {.name = "penstock_kubernetes_inconsistencies_total",
            .help = "Objects that the periodic check found changed without an event of the watch.",
-           .labels = {"resource"}})) {}
+           .labels = {"resource"}})),
+      apply_seconds(registry
+                        .histogram({.name = "penstock_kubernetes_apply_seconds",
+                                    .help = "Time from the first event of a change of pods to the pool that "
+                                            "requests see: gathering, and making endpoints.",
+                                    .labels = {},
+                                    .bounds = kApplySeconds})
+                        .with({})) {}
 
 }  // namespace penstock::kubernetes

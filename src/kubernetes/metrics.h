@@ -16,6 +16,7 @@ struct Metrics {
   telemetry::Family<telemetry::Counter>& relists;
   telemetry::Family<telemetry::Counter>& unreadable;
   telemetry::Family<telemetry::Counter>& inconsistencies;
+  telemetry::Histogram& apply_seconds;  // no labels
 };
 
 }  // namespace penstock::kubernetes
