@@ -8,7 +8,9 @@
 namespace penstock::scheduling {
 
 // Which replica each request of a batch is sent to, so that identical prompts prefill once. No state, no
-// clock, no randomness.
+// clock, no randomness. REQUIRES: blocks are chained hashes: two requests with the same block at one place
+// have the same ones before it. Takes about 1 µs a request and endpoint, however many blocks they have (but
+// 1,000 requests each of which continues the one before, to 1,000 endpoints: 25 ms).
 //
 // 1. Requests with the same blocks are a group; one without blocks is in none.
 // 2. Units are the groups of at least two, then the single requests that share their first

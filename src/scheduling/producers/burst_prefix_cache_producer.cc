@@ -9,11 +9,13 @@
 
 namespace penstock::scheduling {
 
-// Shared by the requests that wait in it; under the producer's mutex until it is assigned.
+// Shared by the requests that wait in it.
 struct BurstPrefixCacheProducer::Batch {
+  // Under the producer's mutex while it takes requests, then under `mutex`.
   TimePoint ready_at = kNever;
   std::vector<std::vector<uint64_t>> requests;  // blocks, by place
   size_t bytes = 0;
+  std::mutex mutex;
   bool assigned = false;
   // By place. Who it is, not only where: a slot may be given to another endpoint.
   struct Target {
@@ -50,7 +52,7 @@ void BurstPrefixCacheProducer::bind(config::Binder& b, Params& p) {
   b.field("minColocateBlocks", min_colocate_blocks, "blocks",
           "Different prompts that share so many blocks at their beginning are put together, too; 0: none.");
   b.field("maxBatchSize", p.max_batch_size, "requests",
-          "Requests that wait together; more go on without waiting. -1: any number.");
+          "Requests that wait together; more go on without waiting. -1 and above 10000: 10000.");
   b.field("balanceBy", balance_by, "", "What is shared out evenly: requests, or tokens to prefill.");
   if (b.describing()) return;
 
@@ -86,13 +88,15 @@ std::vector<uint64_t> BurstPrefixCacheProducer::hash(const InferenceRequest& req
   const size_t most = params_.max_prefix_tokens > 0
                           ? static_cast<size_t>(params_.max_prefix_tokens) / block_size
                           : kDefaultMaxBlocks;
-  const uint64_t seed = kvindex::chain_seed(request.target_model, request.cache_salt);
+  // All prompts of a request are one chain: two requests that share a block share all before it.
+  uint64_t seed = kvindex::chain_seed(request.target_model, request.cache_salt);
   std::vector<uint64_t> out;
   for (const TokenizedPrompt& prompt : request.prompts) {
     const kvindex::BlockCount count = kvindex::count_blocks(prompt.token_ids.size(), block_size, most);
     const size_t before = out.size();
     out.resize(before + count.total);
     kvindex::hash_blocks(prompt, block_size, seed, std::span(out).subspan(before, count.full));
+    if (count.full > 0) seed = out[before + count.full - 1];
     if (count.total == count.full) continue;
     // The rest, as one block of its own length.
     const size_t begin = count.full * block_size;
@@ -103,8 +107,8 @@ std::vector<uint64_t> BurstPrefixCacheProducer::hash(const InferenceRequest& req
       features.push_back(feature);
     }
     const TokenizedPrompt rest{prompt.token_ids.subspan(begin), features};
-    kvindex::hash_blocks(rest, rest.token_ids.size(), count.full == 0 ? seed : out[before + count.full - 1],
-                         std::span(out).last(1));
+    kvindex::hash_blocks(rest, rest.token_ids.size(), seed, std::span(out).last(1));
+    seed = out.back();
   }
   return out;
 }
@@ -125,14 +129,17 @@ std::shared_ptr<Question> BurstPrefixCacheProducer::ask(SchedulingContext& ctx) 
 Status BurstPrefixCacheProducer::join(std::vector<uint64_t> blocks, TimePoint now, Place& place) const {
   const size_t bytes = blocks.size() * sizeof(uint64_t);
   const std::lock_guard lock(mutex_);
-  if (open_ == nullptr || open_->assigned || now >= open_->ready_at) {
+  if (open_ == nullptr || now >= open_->ready_at) {
     open_ = std::make_shared<Batch>();
     open_->ready_at = now + std::chrono::milliseconds(params_.window_ms);
   }
   Batch& batch = *open_;
-  if (params_.max_batch_size > 0 && batch.requests.size() >= static_cast<size_t>(params_.max_batch_size)) {
+  const size_t most = params_.max_batch_size > 0
+                          ? std::min(static_cast<size_t>(params_.max_batch_size), kMaxBatchRequests)
+                          : kMaxBatchRequests;
+  if (batch.requests.size() >= most) {
     return Error{ErrorCode::kResourceExhausted,
-                 fmt::format("burst prefix batch full: maxBatchSize {} reached", params_.max_batch_size)};
+                 fmt::format("burst prefix batch full: maxBatchSize {} reached", most)};
   }
   if (batch.bytes + bytes > kMaxBatchBytes) {
     return Error{ErrorCode::kResourceExhausted,
@@ -145,7 +152,7 @@ Status BurstPrefixCacheProducer::join(std::vector<uint64_t> blocks, TimePoint no
   return {};
 }
 
-// REQUIRES: mutex_ is held.
+// REQUIRES: batch.mutex is held, the batch takes no more requests.
 void BurstPrefixCacheProducer::assign(Batch& batch, const SchedulingContext& ctx) const {
   std::vector<BurstReplica> replicas;
   replicas.reserve(ctx.candidates.size());
@@ -172,11 +179,17 @@ Status BurstPrefixCacheProducer::produce(SchedulingContext& ctx) const {
   if (asked == ctx.questions.end()) return {};
   const auto& place = static_cast<const Place&>(*asked->question);
   if (!place.joined.ok()) return place.joined;
-  Batch::Target target;
+  if (!place.answered()) return {};  // nobody waits any more; the others of the batch do
   {
     const std::lock_guard lock(mutex_);
-    if (!place.batch->assigned) assign(*place.batch, ctx);
-    target = place.batch->targets[place.index];
+    if (open_ == place.batch) open_ = nullptr;
+  }
+  Batch::Target target;
+  {
+    Batch& batch = *place.batch;
+    const std::lock_guard lock(batch.mutex);
+    if (!batch.assigned) assign(batch, ctx);
+    target = batch.targets[place.index];
   }
   const std::span<PrefixMatch> column = ctx.attributes.create<PrefixMatch>(slot_);
   const auto block_size = static_cast<uint32_t>(params_.block_size_tokens);

@@ -58,6 +58,22 @@ TEST(BurstAssignment, BalancesByTheBlocksThatAReplicaHasToCompute) {
             (std::vector<std::string>{"pod1", "pod2", "pod1", "pod1", "pod2", "pod1"}));
 }
 
+TEST(BurstAssignment, FindsTheLongestBeginningThatAReplicaHolds) {
+  // Two families that part after three blocks, one of them again after five; the longest is placed first.
+  const std::vector<Blocks> requests{{1, 2, 3, 14, 15, 16, 17, 18},
+                                     {1, 2, 3, 24, 25, 26, 27},
+                                     {1, 2, 3, 14, 15, 36},
+                                     {1, 2, 3, 24, 45},
+                                     {1, 2, 3},
+                                     {9, 8, 7}};
+  EXPECT_EQ(assigned(requests, 2, {.min_colocate_blocks = 3}),
+            (std::vector<std::string>{"pod1", "pod1", "pod1", "pod2", "pod2", ""}));
+  std::vector<std::string> all_together = times(5, "pod1");
+  all_together.emplace_back();
+  EXPECT_EQ(assigned(requests, 2, {.min_colocate_blocks = 3, .balance_tokens = true}), all_together)
+      << "8 + 4 + 1 + 1 + 0 blocks to compute, of 15 that each may carry";
+}
+
 // Four endpoints and requests for one of two prompts.
 class BurstProducer : public ::testing::Test {
  protected:
@@ -68,7 +84,7 @@ class BurstProducer : public ::testing::Test {
     burst->bind_slots(pool.slots);
   }
   std::shared_ptr<Question> ask(uint32_t token) {
-    tokens.assign(100, token);
+    tokens.assign(prompt_tokens, token);
     prompt = {{tokens, {}}};
     pool.request.prompts = prompt;
     return burst->ask(pool.restart());
@@ -84,6 +100,7 @@ class BurstProducer : public ::testing::Test {
     ctx.questions = {&asked, 1};
     EXPECT_TRUE(burst->produce(ctx).ok());
     const auto column = ctx.attributes.column<PrefixMatch>(slot());
+    if (column.empty()) return "no data";
     std::string out;
     for (const Candidate c : ctx.candidates) {
       EXPECT_EQ(column[c].total_blocks, total);
@@ -99,6 +116,7 @@ class BurstProducer : public ::testing::Test {
 
   TestPool pool{4};
   FakeOutside outside;
+  size_t prompt_tokens = 100;
   std::vector<uint32_t> tokens;
   std::vector<TokenizedPrompt> prompt;
   std::unique_ptr<BurstPrefixCacheProducer> burst;
@@ -116,6 +134,7 @@ TEST_F(BurstProducer, ABatchTakesWhoComesWithinTheWindowOfTheFirst) {
   EXPECT_FALSE(late->answered());
   EXPECT_EQ(produced(first), "e0");
   EXPECT_EQ(produced(second), "e0");
+  pass(milliseconds(100));
   EXPECT_EQ(produced(late), "") << "alone in its batch";
 }
 
@@ -123,16 +142,20 @@ TEST_F(BurstProducer, WhatWasAssignedStaysWhenTheRequestIsDecidedAgain) {
   pool.set(Signal::kRunningRequests, 0, 5);
   const auto first = ask(1);
   const auto second = ask(1);
+  pass(milliseconds(100));
   EXPECT_EQ(produced(first), "e1");
   pool.set(Signal::kRunningRequests, 1, 50);
   EXPECT_EQ(produced(second), "e1");
   EXPECT_EQ(produced(first), "e1");
-  EXPECT_EQ(produced(ask(1)), "") << "nobody joins what was assigned";
+  const auto late = ask(1);
+  pass(milliseconds(100));
+  EXPECT_EQ(produced(late), "") << "nobody joins what was assigned";
 }
 
 TEST_F(BurstProducer, AnEndpointThatTookThePlaceOfTheAssignedOneHoldsNothing) {
   const auto first = ask(1);
   const auto second = ask(1);
+  pass(milliseconds(100));
   EXPECT_EQ(produced(first), "e0");
   pool.endpoint(0).live = std::make_shared<EndpointLive>();
   EXPECT_EQ(produced(second), "");
@@ -166,9 +189,61 @@ TEST_F(BurstProducer, ABatchKeepsNoMoreHashesThanItsLimit) {
   params.block_size_tokens = 1;
   params.max_batch_size = -1;
   make(params);
-  const size_t most = BurstPrefixCacheProducer::kMaxBatchBytes / sizeof(uint64_t) / 100;
+  prompt_tokens = 10'000;
+  params.max_prefix_tokens = 10'000;
+  make(params);
+  const size_t most = BurstPrefixCacheProducer::kMaxBatchBytes / sizeof(uint64_t) / prompt_tokens;
+  ASSERT_LT(most, BurstPrefixCacheProducer::kMaxBatchRequests);
   for (size_t i = 0; i < most; ++i) ASSERT_FALSE(ask(1)->answered()) << i;
   EXPECT_TRUE(ask(1)->answered());
+}
+
+TEST_F(BurstProducer, ABatchOfAnySizeHasALimit) {
+  for (const int64_t most : {int64_t{-1}, int64_t{1} << 40}) {
+    BurstPrefixCacheProducer::Params params;
+    params.max_batch_size = most;
+    make(params);
+    prompt_tokens = 1;
+    for (size_t i = 0; i < BurstPrefixCacheProducer::kMaxBatchRequests; ++i)
+      ASSERT_FALSE(ask(1)->answered()) << i;
+    EXPECT_TRUE(ask(1)->answered());
+  }
+}
+
+TEST_F(BurstProducer, AClientThatLeavesDoesNotEndTheWindowOfTheOthers) {
+  const auto gone = ask(1);
+  const auto first = ask(1);
+  SchedulingContext& ctx = pool.restart();
+  const AskedQuestion asked{burst.get(), gone};
+  ctx.questions = {&asked, 1};
+  EXPECT_TRUE(burst->produce(ctx).ok());
+  EXPECT_TRUE(ctx.attributes.column<PrefixMatch>(slot()).empty());
+  const auto second = ask(1);
+  pass(milliseconds(100));
+  EXPECT_EQ(produced(first), "e0");
+  EXPECT_EQ(produced(second), "e0");
+}
+
+TEST_F(BurstProducer, ThePromptsOfARequestAreOneChain) {
+  // Two requests whose second prompts are the same, after others, share no beginning.
+  BurstPrefixCacheProducer::Params params;
+  params.rules.min_colocate_blocks = 2;
+  params.block_size_tokens = 10;
+  make(params);
+  const auto ask_two = [&](uint32_t first, uint32_t second) {
+    const std::vector<uint32_t> a(10, first);
+    const std::vector<uint32_t> b(20, second);
+    prompt = {{a, {}}, {b, {}}};
+    pool.request.prompts = prompt;
+    return burst->ask(pool.restart());
+  };
+  const auto one = ask_two(1, 7);
+  const auto other = ask_two(2, 7);
+  const auto like_one = ask_two(1, 7);
+  pass(milliseconds(100));
+  EXPECT_EQ(produced(one, 3), "e0");
+  EXPECT_EQ(produced(other, 3), "");
+  EXPECT_EQ(produced(like_one, 3), "e0");
 }
 
 }  // namespace
