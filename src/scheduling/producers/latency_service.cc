@@ -15,7 +15,8 @@ namespace penstock::scheduling {
 namespace {
 
 constexpr size_t kKeptSampleFactor = 4;
-constexpr size_t kMaxBulkRows = 100;  // the reference's own bound
+constexpr size_t kMaxBulkRows = 100;     // the reference's own bound
+constexpr uint64_t kMaxSamples = 10000;  // about 1 µs each to write, on the loop
 constexpr int kAnswered = 200;
 constexpr int kTaken = 202;
 constexpr double kCallSeconds[] = {.0001, .0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5};
@@ -51,7 +52,7 @@ void LatencyServiceSettings::take_environment(const std::function<const char*(co
   number("LATENCY_MAX_COALESCED_ROWS", 0, LatencyService::kMaxQueuedRows,
          [&](uint64_t n) { max_coalesced_rows = n; });
   number("LATENCY_MAX_CONCURRENT_DISPATCHES", 1, 10000, [&](uint64_t n) { max_calls = n; });
-  number("LATENCY_MAX_SAMPLE_SIZE", 1, 100000, [&](uint64_t n) { max_samples = n; });
+  number("LATENCY_MAX_SAMPLE_SIZE", 1, kMaxSamples, [&](uint64_t n) { max_samples = n; });
   number("LATENCY_FLUSH_INTERVAL_SEC", 1, 3600,
          [&](uint64_t s) { flush_interval = std::chrono::seconds(s); });
   number("LATENCY_HTTP_TIMEOUT_SEC", 1, 3600, [&](uint64_t s) {
@@ -110,7 +111,8 @@ std::shared_ptr<LatencyQuestion> LatencyService::ask(std::span<const EndpointSlo
     question->end();
     return question;
   }
-  if (clock_.now() < part.down_until) {
+  const TimePoint now = clock_.now();
+  if (now < part.down_until) {
     count("down");
     fail(*question, "the latency predictor is down");
     return question;
@@ -120,6 +122,7 @@ std::shared_ptr<LatencyQuestion> LatencyService::ask(std::span<const EndpointSlo
     fail(*question, "too many questions wait for the latency predictor");
     return question;
   }
+  if (part.failures >= kFailuresUntilDown) part.down_until = now + settings_.deadline;
   question->slots_.assign(slots.begin(), slots.end());
   question->times_.resize(rows.size());
   question->open_ = rows.size();

@@ -62,7 +62,8 @@ class LatencyQuestion final : public Question {
 
 // The client of an external latency predictor. A question is answered, well or not, by its deadline.
 // Questions of one loop that come within a window share calls of at most max_bulk_rows rows. After
-// kFailuresUntilDown calls in a row that failed, nobody is asked for kDownPause. Samples to learn from are
+// kFailuresUntilDown calls in a row that failed, nobody is asked for kDownPause, and then by one question
+// until it is answered: decisions don't wait for one that hangs. Samples to learn from are
 // kept up to 4 x max_samples a loop and go out every flush interval; those of a call that fails are lost, as
 // in the reference, and counted.
 //

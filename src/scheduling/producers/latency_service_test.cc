@@ -127,9 +127,13 @@ TEST_F(LatencyServiceTest, OneThatKeepsFailingIsLeftAloneForAWhile) {
   EXPECT_TRUE(spared->answered());
   EXPECT_EQ(spared->failure(), "the latency predictor is down");
   clock.advance(LatencyService::kDownPause);
+  const auto hangs = ask();
+  EXPECT_FALSE(hangs->answered());
+  EXPECT_EQ(ask()->failure(), "the latency predictor is down") << "one finds out for all";
+  clock.advance(settings().deadline);
   const auto tried = ask();
   outside.pass(milliseconds(1));
-  outside.answer(outside.posts.size() - 1, 200, predictions({5}));
+  outside.answer(outside.posts.size() - 1, 200, predictions({4, 5}));
   EXPECT_EQ(ttft(*tried, 0), 5);
   EXPECT_THAT(metrics.render(), HasSubstr("penstock_latency_predictor_up{plugin_name=\"p\"} 1\n"));
   EXPECT_FALSE(ask()->answered());
