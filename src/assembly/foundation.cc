@@ -87,16 +87,19 @@ Result<std::string> Foundation::rollback(std::string_view name) {
   const std::lock_guard lock(changes);
   if (stopped_) return Error{ErrorCode::kServiceUnavailable, "the process ends"};
   PoolRuntime* found = nullptr;
+  size_t same_name = 0;  // in several namespaces
   std::string there_are;
   for (const auto& pool : pools) {
     const std::string full = fmt::format("{}/{}", pool->pool().ns, pool->pool().name);
     if (name == full || name == pool->pool().name || (name.empty() && pools.size() == 1)) found = pool.get();
+    same_name += name == pool->pool().name ? 1 : 0;
     there_are += (there_are.empty() ? "" : ", ") + full;
   }
-  if (found == nullptr) {
+  if (found == nullptr || same_name > 1) {
     return Error{ErrorCode::kNotFound,
-                 name.empty() ? fmt::format("which pool? There are {}", there_are)
-                              : fmt::format("there is no pool '{}'; there are {}", name, there_are)};
+                 name.empty() || same_name > 1
+                     ? fmt::format("which pool? There are {}", there_are)
+                     : fmt::format("there is no pool '{}'; there are {}", name, there_are)};
   }
   if (Status status = found->rollback(); !status.ok()) return status.error();
   return fmt::format("{{\"pool\":{},\"policy_epoch\":{}}}\n",

@@ -448,12 +448,13 @@ Status PoolRuntime::take(PoolSpec spec, Document document, Assembly assembly) {
     listen_for_extra_scrapers();
   }
   // A policy that would be the same stays, with what its plugins have learnt.
-  const bool same = assembly.policy->effective_config == policy()->effective_config &&
-                    spec_.settings.metrics.interval == former.settings.metrics.interval &&
-                    spec_.settings.metrics.staleness == former.settings.metrics.staleness;
-  if (!same) {
+  const bool another = assembly.policy->effective_config != policy()->effective_config;
+  const bool retimed = spec_.settings.metrics.interval != former.settings.metrics.interval ||
+                       spec_.settings.metrics.staleness != former.settings.metrics.staleness;
+  if (another || retimed) {
     if (Status status = publish(std::move(assembly)); !status.ok()) return status;
-    former_ = std::exchange(document_, std::move(document));
+    // Other times are no other configuration to go back to.
+    if (another) former_ = std::exchange(document_, std::move(document));
   }
   if (spec_.selector != former.selector || spec_.target_ports != former.target_ports) {
     for (const std::string& problem : members_.reconfigure(spec_.selector, spec_.target_ports)) {
