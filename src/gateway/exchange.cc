@@ -38,15 +38,19 @@ Task<void> Exchange::run() {
   if (!co_await read_body()) co_return;
   co_await io::InStep(part_.loop, io::Step::kDecide);
   begin_decision(pool);
-  if (pool.director.ask(state_.request, decision_input())) {
-    co_await assembly::await_questions(part_.loop, state_.request, http_.cancel_token());
+  const bool waits = pool.director.ask(state_.request, decision_input());
+  if (waits) {
+    start_deadline(upstream_->deadlines.total);
+    co_await assembly::await_questions(part_.loop, state_.request, state_.cancel.token());
     co_await io::InStep(part_.loop, io::Step::kDecide);
   }
+  // Whoever is out of time by now is decided, for the record, and goes no further.
   if (!decide(pool)) {
+    state_.total_timer.disarm();
     co_await fail(refusal_);
     co_return;
   }
-  start_deadline(upstream_->deadlines.total);
+  if (!waits) start_deadline(upstream_->deadlines.total);
   co_await io::InStep(part_.loop, io::Step::kForward);
   Next next = Next::kAgain;
   while (next == Next::kAgain) {

@@ -221,6 +221,27 @@ TEST_F(ProxyTest, TheTotalDeadlineIsNotPutOffByBytes) {
   EXPECT_TRUE(at_rest());
 }
 
+// Asks what nobody ever answers.
+class AsksForever final : public DataProducer, public AskingProducer {
+ public:
+  struct Unanswered final : Question {};
+  bool asks() const override { return true; }
+  std::shared_ptr<Question> ask(SchedulingContext&) const override { return std::make_shared<Unanswered>(); }
+  Status produce(SchedulingContext&) const override { return {}; }
+};
+
+TEST_F(ProxyTest, TheTotalDeadlineCountsTheTimeThatADecisionWaitsForAnAnswer) {
+  upstream.deadlines.total = std::chrono::milliseconds(50);
+  policy.policy->asking.push_back(policy.add<AsksForever>("asks"));
+  add_engine(echo_ok);
+  start();
+  const Message got = exchange(post(kBody));
+  EXPECT_EQ(got.status(), 504);
+  EXPECT_NE(got.body.find("deadline"), std::string::npos) << got.body;
+  EXPECT_EQ(engines[0]->requests(), 0);
+  EXPECT_TRUE(at_rest());
+}
+
 TEST_F(ProxyTest, StatusHeadersAndBodyOfAnEnginesErrorPassUnchanged) {
   const std::string body = R"({"error":{"message":")" + std::string(3000, 'e') + R"("}})";
   add_engine([&](Connection& to, const Message&) {
