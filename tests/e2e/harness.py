@@ -147,11 +147,12 @@ class Engines:
 
 class Exposition:
     """Reads /metrics below `self.admin`."""
+    headers = None  # such as who asks
 
     def metrics(self):
         """{name{labels}: value} of the exposition."""
         values = {}
-        for line in httpx.get(f"{self.admin}/metrics", timeout=5).text.split("\n"):
+        for line in httpx.get(f"{self.admin}/metrics", timeout=5, headers=self.headers).text.split("\n"):
             if line and not line.startswith("#"):
                 name, value = line.rsplit(" ", 1)
                 values[name] = float(value)

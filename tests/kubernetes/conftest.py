@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "deploy"))
+for folder in ("deploy", "e2e"):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / folder))
 
 from charts import HELM, Helm, absent  # noqa: E402
 from control_plane import ControlPlane, missing_programs  # noqa: E402

@@ -30,6 +30,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TOOLS = pathlib.Path(os.environ.get("PENSTOCK_KUBERNETES", ROOT / "build" / "kubernetes"))
 ADMIN_TOKEN, CONTROLLER_TOKEN = "admin-token", "controller-token"
+NODE = "loopback"
 START_SECONDS = 180  # a busy machine of two cores; 7 to 17 s else
 
 
@@ -128,7 +129,8 @@ class Api:
         return self._checked(self.http.get(self.path(api_version, kind, namespace, name)))
 
     def list(self, api_version, kind, namespace=None, **query):
-        return self._checked(self.http.get(self.path(api_version, kind, namespace), params=query))["items"]
+        items = self._checked(self.http.get(self.path(api_version, kind, namespace), params=query))["items"]
+        return [{"apiVersion": api_version, "kind": kind, **item} for item in items]
 
     def watches(self, api_version, kind, namespace):
         """Whether a watch is let in: its first bytes, or its refusal."""
@@ -209,13 +211,14 @@ class Cluster:
         self.apis.append(api)
         return api
 
-    def kubeconfig(self, token, name="kubeconfig", namespace="default"):
+    def kubeconfig(self, token, name="kubeconfig", namespace="default", **user):
+        """`user`: more of the user's entry; tokenFile in place of a token."""
         file = self.folder / f"{name}.yaml"
         authority = base64.b64encode((self.folder / "ca.crt").read_bytes()).decode()
         file.write_text(yaml.safe_dump({
             "apiVersion": "v1", "kind": "Config", "current-context": "tests",
             "clusters": [{"name": "tests", "cluster": {"server": self.url, "certificate-authority-data": authority}}],
-            "users": [{"name": "tests", "user": {"token": token}}],
+            "users": [{"name": "tests", "user": {**({"token": token} if token else {}), **user}}],
             "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": "tests", "namespace": namespace}}]}))
         return file
 
@@ -226,22 +229,24 @@ class Cluster:
         self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         if not self.controllers:
             self.admin.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}})
+        eventually(lambda: self.admin.list("v1", "ServiceAccount", name, fieldSelector="metadata.name=default"), START_SECONDS,
+                   "the default service account")
 
     def ready_pod(self, namespace, name, address, labels, annotations=None, ready=True):
         """A pod as a kubelet would report it once it runs at `address`."""
         pod = self.admin.create({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations or {}},
-            "spec": {"containers": [{"name": "engine", "image": "engine"}], "nodeName": "loopback",
+            "spec": {"containers": [{"name": "engine", "image": "engine"}], "nodeName": NODE,
                      "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False}})
         return self.set_pod_status(pod, address, ready)
 
-    def set_pod_status(self, pod, address, ready=True):
+    def set_pod_status(self, pod, address, ready=True, api=None):
         state = "True" if ready else "False"
         status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "hostIP": "127.0.0.1",
                   "conditions": [{"type": t, "status": s} for t, s in
                                  (("PodScheduled", "True"), ("Initialized", "True"), ("ContainersReady", state), ("Ready", state))]}
-        return self.admin.merge(pod, {"status": status}, "status")
+        return (api or self.admin).merge(pod, {"status": status}, "status")
 
 
 class ControlPlane(Cluster):
@@ -304,6 +309,8 @@ class ControlPlane(Cluster):
         self._run("kube-controller-manager", f"--kubeconfig={config}", "--leader-elect=false", "--bind-address=127.0.0.1",
                   f"--secure-port={free_port()}", f"--service-account-private-key-file={self.folder}/accounts.key",
                   f"--root-ca-file={self.folder}/ca.crt", f"--controllers={','.join(wanted)}")
+        # Without one, pods bound to it are swept up.
+        self.admin.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
         account = self.admin.path("v1", "ServiceAccount", "default", "default")
 
         def works():
@@ -336,9 +343,12 @@ class ControlPlane(Cluster):
 
     # --- objects ---
 
-    def token_of(self, namespace, account, seconds=3600):
-        """A token of a service account, as a pod would find it in its volume."""
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": seconds}}
+    def token_of(self, namespace, account, seconds=3600, pod=None):
+        """A token of a service account, as a pod would find it in its volume; with `pod` it ends with that pod."""
+        spec = {"expirationSeconds": seconds}
+        if pod:
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         answer = self.admin.http.post(self.admin.path("v1", "ServiceAccount", namespace, account, "token"), json=request)
         if answer.status_code != 201:
             raise ApiError(answer)

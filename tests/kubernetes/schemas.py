@@ -64,3 +64,8 @@ class Schemas:
             thing = {key: value for key, value in thing.items() if key != "metadata"}
         found = jsonschema.Draft7Validator(schema).iter_errors(thing)
         return [f"{thing['kind']}: {'.'.join(map(str, e.absolute_path))}: {e.message}" for e in found]
+
+
+def known(objects):
+    """Those whose kinds an API server with these definitions serves."""
+    return [o for o in objects if (o["apiVersion"].rpartition("/")[0], o["kind"]) not in Schemas.UNKNOWN]

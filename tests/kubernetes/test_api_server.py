@@ -2,16 +2,11 @@
 import pytest
 import yaml
 
-import schemas
 from charts import ROOT, example_values
 from control_plane import ApiError
+from schemas import known
 
 CHART = "penstock-epp"
-
-
-def known(objects):
-    """Those whose kinds this API server serves."""
-    return [o for o in objects if (o["apiVersion"].rpartition("/")[0], o["kind"]) not in schemas.Schemas.UNKNOWN]
 
 
 @pytest.fixture(scope="module")
