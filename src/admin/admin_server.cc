@@ -96,6 +96,8 @@ int status_of(const Error& error) {
   }
 }
 
+// What runs on a thread for blocking work is waited for though the client may leave: it reads `pages`, which
+// may be taken apart once stop() has seen the exchanges end.
 io::Task<void> answer(const AdminPages& pages, io::HttpExchange& exchange) {
   const io::RequestHead& request = exchange.request();
   if (pages.refuse && request.path != "/healthz" && request.path != "/readyz") {
@@ -133,11 +135,14 @@ io::Task<void> answer(const AdminPages& pages, io::HttpExchange& exchange) {
       page = error_page(405, "POST /debug/rollback changes the configuration in force");
     } else if (!on_this_machine(exchange.connection().peer)) {
       page = error_page(403, "a rollback is taken from this machine only");
+    } else if (request.fields.find("origin")) {
+      // A page in the operator's browser may send what any site likes, from this machine.
+      page = error_page(403, "a rollback is not taken from a browser");
     } else {
       const auto roll = [&pages, pool = query_value(request.query, "pool").value_or("")] {
         return pages.rollback(pool);
       };
-      auto done = co_await io::run_blocking(exchange.loop(), roll, Duration(0), exchange.cancel_token());
+      auto done = co_await io::run_blocking(exchange.loop(), roll);
       if (!done.ok()) {
         page = error_page(503, done.error().message);
       } else if (!done->ok()) {
@@ -157,7 +162,7 @@ io::Task<void> answer(const AdminPages& pages, io::HttpExchange& exchange) {
   if (request.path == "/metrics") {
     // A large page takes a while: health checks don't wait for it.
     const auto render = [&pages] { return pages.metrics(); };
-    auto text = co_await io::run_blocking(exchange.loop(), render, Duration(0), exchange.cancel_token());
+    auto text = co_await io::run_blocking(exchange.loop(), render);
     if (text.ok()) {
       (void)co_await exchange.respond(200, kExposition, *text);
     } else {
