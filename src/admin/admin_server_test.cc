@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <future>
+#include <memory>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -35,7 +38,7 @@ class AdminServerTest : public ::testing::Test {
     base = "http://" + bound->to_string();
   }
   // 0: no answer.
-  int ask(std::string_view method, const std::string& path, std::span<const HeaderField> fields = {}) const {
+  int ask(std::string_view method, const std::string& path, std::span<const io::HeaderField> fields = {}) const {
     const auto answer = io::http_request_blocking(method, base + path, "", fields, std::chrono::seconds(30),
                                                   nullptr, 1 << 20);
     return answer.ok() ? answer->status : 0;
@@ -55,7 +58,7 @@ TEST_F(AdminServerTest, ARollbackIsAPostAndNotABrowsers) {
   };
   serve(std::move(pages));
   EXPECT_EQ(ask("GET", "/debug/rollback"), 405);
-  const std::array<HeaderField, 1> from_a_page{{{"origin", "https://example.com"}}};
+  const std::array<io::HeaderField, 1> from_a_page{{{"origin", "https://example.com"}}};
   EXPECT_EQ(ask("POST", "/debug/rollback", from_a_page), 403);
   EXPECT_EQ(rollbacks, 0);
   EXPECT_EQ(ask("POST", "/debug/rollback"), 200);

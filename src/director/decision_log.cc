@@ -226,8 +226,8 @@ DecisionLog::Handle DecisionLog::begin(size_t shard_index, const DecisionRecord&
   entry.record = copy_record(record, entry.arena);
   entry.error = entry.arena.copy(error.substr(0, kMaxErrorBytes));
   entry.outcome.reset();
-  // Entries have left the caches by the time that the ring comes round to them: what the next two decisions
-  // write to is asked for now. The entry first, for it knows where its copies lie: from the id on.
+  // Entries have left the caches by the time that the ring comes round to them, so what the next two
+  // decisions write to is prefetched. The entry first, for it knows where its copies lie: from the id on.
   constexpr size_t kUsualCopies = 1024;
   if (const Entry* next = shard.at(sequence + 2, per_shard_)) prefetch(next, sizeof(Entry));
   if (const Entry* next = shard.at(sequence + 1, per_shard_))

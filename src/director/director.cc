@@ -106,6 +106,7 @@ void Request::reset() {
   series = nullptr;
   log_handle = {};
   unreadable = false;
+  parsed_with = nullptr;
   questions.clear();
   seed.reset();
   decided = false;
@@ -282,7 +283,7 @@ Status Director::decide_steps(Request& request, const RequestInput& input, Purpo
     return Error{ErrorCode::kBadRequest,
                  "the endpoint subset has more than " + std::to_string(kMaxSubsetEntries) + " entries"};
   }
-  if (Status status = parse(request, input); !status.ok()) return status;
+  if (Status status = parse(request, input, purpose == Purpose::kAsk); !status.ok()) return status;
   if (Status status = rewrite(request, random, explain); !status.ok()) return status;
   if (Status status = classify(request, input.trust_fairness_header); !status.ok()) return status;
   if (!explain) {
@@ -306,7 +307,7 @@ Status Director::decide_steps(Request& request, const RequestInput& input, Purpo
   return {};
 }
 
-Status Director::parse(Request& request, const RequestInput& input) {
+Status Director::parse(Request& request, const RequestInput& input, bool asks) {
   if (const std::string_view id = stored_response_id(input.method, input.path); !id.empty()) {
     request.parsed.api = ApiKind::kResponses;
     request.parsed.previous_response_id = id;
@@ -319,12 +320,18 @@ Status Director::parse(Request& request, const RequestInput& input) {
     return Error{ErrorCode::kBadRequest,
                  "no parser registered matching path suffix for: " + std::string(input.path)};
   }
-  const bool known = input.parsed != nullptr && input.parsed_by == parser->type();
+  const protocol::ParsedBody* known = nullptr;
+  if (std::exchange(request.parsed_with, nullptr) == parser) {
+    known = &request.parsed;
+  } else if (input.parsed != nullptr && input.parsed_by == parser->type()) {
+    known = input.parsed;
+  }
   Result<protocol::ParsedBody> parsed =
-      known ? *input.parsed : parser->parse(input.path, input.headers, input.body, request.arena);
+      known != nullptr ? *known : parser->parse(input.path, input.headers, input.body, request.arena);
   request.unreadable = !parsed.ok();
   if (!parsed.ok()) return protocol::unreadable_body(std::move(parsed).error(), input.headers);
   request.parsed = *parsed;
+  if (asks) request.parsed_with = parser;
 
   InferenceRequest& inference = request.inference;
   inference.api = parsed->api;

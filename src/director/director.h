@@ -151,7 +151,9 @@ class Request {
   bool learns_response = false;          // the answer is a response that its endpoint stores
   const RequestSeries* series = nullptr;
   DecisionLog::Handle log_handle;
-  bool unreadable = false;               // the parser refused the body
+  bool unreadable = false;  // the parser refused the body
+  // Who made `parsed` of the body when the outside was asked: the decision need not do it again.
+  const protocol::RequestParser* parsed_with = nullptr;
   std::vector<AskedQuestion> questions;  // asked for this decision
   std::optional<uint64_t> seed;          // the decision's, where it was needed before: to ask
   bool decided = false;                  // an endpoint was chosen once: request_total is counted
@@ -214,7 +216,8 @@ class Director {
   enum class Purpose : uint8_t { kDecide, kExplain, kAsk };
   Status decide_steps(Request& request, const RequestInput& input, Purpose purpose, std::string* explanation);
   void ask_producers(Request& request, SchedulingContext& ctx, const Policy& policy);
-  Status parse(Request& request, const RequestInput& input);
+  // `asks`: what is found is kept for the decision, of the same input.
+  Status parse(Request& request, const RequestInput& input, bool asks);
   Status rewrite(Request& request, Random& random, bool explain);
   Status classify(Request& request, bool trust_fairness_header);
   Status screen(SchedulingContext& ctx, std::span<Candidate> candidates, size_t& count,

@@ -381,6 +381,7 @@ TEST_F(DirectorTest, WhatIsAskedOutsideIsAskedBeforeTheDecisionAndAnsweredInIt) 
   asker->question->answer("fine");
   ASSERT_TRUE(director.decide(request, in).ok());
   EXPECT_EQ(asker->seen, "fine");
+  EXPECT_EQ(policy.parser->parses, 1U) << "the body is read once";
   EXPECT_TRUE(asker->drawn_again) << "with the decision's own randomness";
   EXPECT_EQ(request.record.fallback, FallbackState::kNone);
   request.reset();

@@ -91,8 +91,10 @@ void Observer::head(int status, std::string_view content_type, std::string_view 
     options.client_model = request.inference.incoming_model;
   }
   learns_response_ = request.learns_response && status < 300;
-  if (learns_response_) options.max_id_bytes = ResponseHolders::kMaxIdBytes;
-  maker_ = request.endpoint;
+  if (learns_response_) {
+    options.max_id_bytes = ResponseHolders::kMaxIdBytes;
+    maker_ = request.endpoint;
+  }
   if (request.inference.method == "DELETE" && status < 300)
     pool_->responses.forget(stored_response_id(request.inference.method, request.inference.path));
   reads_ = true;

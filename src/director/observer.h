@@ -35,7 +35,9 @@ class Observer {
   }
   void head(int status, std::string_view content_type, std::string_view content_encoding, TimePoint now,
             const Served& served);
-  // After head(): another endpoint than the one picked made this answer; nullptr: nobody knows who.
+  // After head(): the answer is a response that its endpoint stores, and who that is will be noted.
+  bool learns_response() const { return learns_response_; }
+  // Where learns_response(): another endpoint than the one picked made it; nullptr: nobody knows who.
   void made_by(std::shared_ptr<const Endpoint> endpoint) { maker_ = std::move(endpoint); }
   // After head(): what plugins want set in the answer's headers. Valid until end().
   void append_header_edits(std::vector<HeaderEdits::Edit>& out) const;

@@ -70,6 +70,7 @@ class ModelParser final : public protocol::RequestParser {
   bool can_rewrite_model() const override { return rewrites; }
   Result<protocol::ParsedBody> parse(std::string_view, std::span<const HeaderField>,
                                      const protocol::PaddedBody& body, Arena& arena) const override {
+    ++parses;
     protocol::ParsedBody parsed;
     parsed.api = api;
     const std::string_view text = body.view();
@@ -106,6 +107,7 @@ class ModelParser final : public protocol::RequestParser {
   bool rewritable = true;  // of the bodies
   ApiKind api = ApiKind::kCompletions;
   bool stores = true;  // responses, of ApiKind::kResponses
+  mutable size_t parses = 0;
 };
 
 // 1 - waiting requests / 10.

@@ -104,6 +104,12 @@ Error broken_by(GrpcServerStream& stream, Error error) {
   return error;
 }
 
+Error ended_while_asking(const GrpcServerStream& stream) {
+  if (stream.deadline_passed())
+    return Error{ErrorCode::kRequestTimeout, "the call's deadline passed before the request was decided"};
+  return Error{ErrorCode::kClientClosed, "the stream ended before the request was decided"};
+}
+
 Task<GrpcStatus> run(LoopPart& part, GrpcServerStream& stream) {
   Open open(part.core);
   Processor processor(part);
@@ -128,8 +134,15 @@ Task<GrpcStatus> run(LoopPart& part, GrpcServerStream& stream) {
       co_return status;
     }
     if (next == Processor::Next::kAsk) {
-      co_await assembly::await_questions(stream.exchange().loop(), processor.request(),
-                                         stream.exchange().cancel_token());
+      co_await assembly::await_questions(stream.loop(), processor.request(), stream.cancel_token());
+      if (stream.cancel_token().cancelled()) {
+        // Nobody waits for the decision any more: no plugin is told of a request that will not be sent.
+        const Error gone = broken_by(stream, ended_while_asking(stream));
+        processor.ended(gone);
+        GrpcStatus status = io::grpc_status_of(gone);
+        open.code = status.code;
+        co_return status;
+      }
       next = processor.resume(*answers);
     }
     if (next == Processor::Next::kFail) {

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 
@@ -20,6 +21,7 @@ using namespace testing;
 using io::GrpcClientStream;
 using io::Task;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kBody = R"({"model":"m","prompt":"hello"})";
 
@@ -554,6 +556,103 @@ TEST_F(EppRuntimeTest, APoolThatSaysHttpIsNotHealthyWithAParserOfGrpc) {
   ASSERT_TRUE(runtime->reload(options).ok());
   check(1);
   std::filesystem::remove_all(folder);
+}
+
+// A latency predictor that gives no answer.
+class NoPredictor {
+ public:
+  enum class How : uint8_t { kHangsUpUnread, kHangsUp, kHangsUpAmidTheAnswer, kHangs };
+
+  explicit NoPredictor(How how) : how_(how), loops_(1) {
+    loops_.start();
+    auto handler = io::HttpServer::handler_of([this](io::HttpExchange& exchange) { return fail(exchange); });
+    server_ = std::make_unique<io::HttpServer>(loops_, io::HttpServerOptions{}, std::move(handler));
+    const auto bound = server_->listen(*io::SocketAddress::parse("127.0.0.1:0"));
+    EXPECT_TRUE(bound.ok());
+    if (bound.ok()) url = "http://" + bound->to_string();
+  }
+  ~NoPredictor() { server_.reset(); }
+  NoPredictor(const NoPredictor&) = delete;
+  NoPredictor& operator=(const NoPredictor&) = delete;
+
+  std::string url;
+  std::atomic<int> asked{0};
+
+ private:
+  Task<void> fail(io::HttpExchange& exchange) {
+    if (how_ != How::kHangsUpUnread) (void)co_await exchange.read_all(1 << 20);
+    ++asked;
+    if (how_ == How::kHangsUpAmidTheAnswer) {
+      (void)exchange.write_head(200, {}, io::BodyFraming::of_length(1000));
+      (void)co_await exchange.write("{\"predictions\":");
+    }
+    if (how_ == How::kHangs)
+      (void)co_await exchange.loop().sleep(std::chrono::hours(1), exchange.cancel_token());
+    exchange.abort();
+  }
+  How how_;
+  io::LoopGroup loops_;
+  std::unique_ptr<io::HttpServer> server_;
+};
+
+// With a deadline that nothing here should wait for.
+class PredictorTest : public EppRuntimeTest {
+ protected:
+  PredictorTest() {
+    std::filesystem::create_directories(folder);
+    options.pool.config_file = (folder / "epp.yaml").string();
+    options.tracing = false;
+  }
+  ~PredictorTest() override { std::filesystem::remove_all(folder); }
+  void start_with(const NoPredictor& predictor) {
+    std::ofstream(options.pool.config_file)
+        << "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
+           "- {type: predicted-latency-producer, parameters: {predictionDeadline: 30s, predictionServerURL: '"
+        << predictor.url
+        << "'}}\n- {type: latency-scorer}\nschedulingProfiles:\n"
+           "- {name: default, plugins: [{pluginRef: latency-scorer}]}\n";
+    start();
+  }
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("penstock-epp-predictor-test-" + std::to_string(getpid()));
+};
+
+TEST_F(PredictorTest, OneThatHangsUpIsNotWaitedForUntilTheDeadline) {
+  using How = NoPredictor::How;
+  for (const How how : {How::kHangsUpUnread, How::kHangsUp, How::kHangsUpAmidTheAnswer}) {
+    const NoPredictor predictor(how);
+    start_with(predictor);
+    with_client([&](io::HttpClient& client) -> Task<void> {
+      for (int i = 0; i < 3; ++i) co_await exchange(client, destination);
+    });
+    EXPECT_THAT(runtime->metrics().render(),
+                HasSubstr("penstock_latency_predictor_calls_total{plugin_name=\"predicted-latency-producer\","
+                          "outcome=\"connect\"} 3"));
+    EXPECT_TRUE(at_rest());
+    runtime.reset();
+  }
+}
+
+// Its connection stays until the picker has seen the stream end: losing both at once is another reason.
+Task<void> leave_when_asked(io::HttpClient& client, const io::HttpDestination& to,
+                            const NoPredictor& predictor, const EppRuntime& runtime) {
+  auto stream = co_await open(client, to);
+  if (stream == nullptr) co_return;
+  co_await ask(*stream, kBody);
+  while (predictor.asked == 0) (void)co_await client.loop().sleep(std::chrono::milliseconds(1));
+  stream.reset();
+  while (runtime.stats().active != 0) (void)co_await client.loop().sleep(std::chrono::milliseconds(1));
+}
+
+TEST_F(PredictorTest, AStreamThatEndsWhileItWaitsIsNotDecided) {
+  const NoPredictor predictor(NoPredictor::How::kHangs);
+  start_with(predictor);
+  with_client(
+      [&](io::HttpClient& client) { return leave_when_asked(client, destination, predictor, *runtime); });
+  EXPECT_TRUE(at_rest());
+  const std::string page = runtime->metrics().render();
+  EXPECT_THAT(page, HasSubstr("penstock_extproc_streams_ended_total{reason=\"client_disconnect\"} 1"));
+  EXPECT_THAT(page, Not(HasSubstr("extension_point=\"PreRequest\""))) << "no plugin is told";
 }
 
 TEST_F(EppRuntimeTest, TheBuildIsNamedInItsMetrics) {

@@ -585,6 +585,7 @@ Processor::Next Processor::after_request() {
       body_ended_ || trailers_ || request_mode_ == BodyMode::kNone || request_mode_ == BodyMode::kBuffered;
   if (!complete || response_ != ResponsePhase::kNone || !leaves()) return Next::kRead;
   part_.credits.add(std::move(watching_->request.load));
+  now_ = core_.clock.now();  // the decision's moments lie before the end
   end(0, kLeft, nullptr);
   return Next::kClose;
 }
@@ -613,6 +614,7 @@ Processor::Next Processor::answer_refusal(const Error& error, std::string_view r
   answers.immediate({status, d.set, d.error_body});
   std::array<char, 8> digits;
   core_.metrics.immediate.with({decimal(static_cast<uint64_t>(status), digits), reason}).add();
+  now_ = core_.clock.now();  // the decision's moments lie before the end
   end(status, reason, &error, d.error_body.size());
   return Next::kClose;
 }
@@ -755,7 +757,8 @@ Processor::Next Processor::response_headers(const Incoming& in, std::string_view
       watching_->observer.append_header_edits(part_.edits);
       apply_edits(part_.edits, set, remove);
       restores_ = watching_->observer.rewrites();
-      if (elsewhere) watching_->observer.made_by(endpoint_at(*by.endpoint));
+      if (elsewhere && watching_->observer.learns_response())
+        watching_->observer.made_by(endpoint_at(*by.endpoint));
       director::RequestHealth& health = watching_->request.health;
       if (director::is_failure_status(status_)) {
         health.fail_status(status_, end_of_stream || find_header(fields, "content-length") == "0", now_);

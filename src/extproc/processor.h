@@ -44,8 +44,7 @@ class Processor {
 
   // `answers` is empty before. Its pieces, and `message`, must stay valid until sent().
   Next message(std::string_view message, Answers& answers);
-  // What was asked for the decision is answered, or nobody waits for it any more. REQUIRES: the last call
-  // gave kAsk; `answers` is that call's.
+  // What was asked for the decision is answered. REQUIRES: the last call gave kAsk; `answers` is that call's.
   Next resume(Answers& answers);
   const director::Request& request() const { return watching_->request; }
   // How long the next message may take, zero: as long as it likes. Until the request is complete that is

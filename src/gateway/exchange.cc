@@ -42,6 +42,15 @@ Task<void> Exchange::run() {
   if (waits) {
     start_deadline(upstream_->deadlines.total);
     co_await assembly::await_questions(part_.loop, state_.request, state_.cancel.token());
+    if (client_gone()) {
+      // Nobody waits for the decision any more: no plugin is told of a request that will not be sent.
+      state_.total_timer.disarm();
+      failure_ = Error{ErrorCode::kClientClosed, "the client left before the request was decided"};
+      pool.director.refuse(state_.request, decision_input(), failure_);
+      end(499, gone_reason(), nullptr);
+      http_.abort();
+      co_return;
+    }
     co_await io::InStep(part_.loop, io::Step::kDecide);
   }
   // Whoever is out of time by now is decided, for the record, and goes no further.
