@@ -38,7 +38,8 @@ class AdminServerTest : public ::testing::Test {
     base = "http://" + bound->to_string();
   }
   // 0: no answer.
-  int ask(std::string_view method, const std::string& path, std::span<const io::HeaderField> fields = {}) const {
+  int ask(std::string_view method, const std::string& path,
+          std::span<const io::HeaderField> fields = {}) const {
     const auto answer = io::http_request_blocking(method, base + path, "", fields, std::chrono::seconds(30),
                                                   nullptr, 1 << 20);
     return answer.ok() ? answer->status : 0;
