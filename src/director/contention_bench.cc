@@ -3,8 +3,9 @@
 // third thread publishes rows of signals 2,000 times a second.
 //
 //   contention/threads:1, contention/threads:2   decisions/s of one loop and of two, by CPU time of the
-//   loops, so
-//                                                that what other processes take counts less
+//                                                loops, so that what other processes take counts less
+//   contention_strict/...                        the same in strict mode: requests that no scrape has shown
+//                                                count
 //   failed_cas: of releases that met another thread (reserving is one addition); us_p99 of one decision;
 //   updater_core_pct
 
@@ -112,8 +113,8 @@ struct Loop {
   std::vector<float> cpu_us;  // of every eighth decision
 };
 
-void decide_for_a_while(Shared& shared, uint64_t seed, const std::atomic<bool>& go,
-                        const std::atomic<bool>& stop, Loop& out) {
+void decide_for_a_while(Shared& shared, const Freshness* freshness, uint64_t seed,
+                        const std::atomic<bool>& go, const std::atomic<bool>& stop, Loop& out) {
   Arena arena;
   SignalView view;
   signals::FrameReader frames(shared.table, std::chrono::seconds(2));
@@ -134,6 +135,7 @@ void decide_for_a_while(Shared& shared, uint64_t seed, const std::atomic<bool>& 
     Random random(seed + n);
     AttributeTable attributes(arena, scheduling::TestPool::kSlots, kEndpoints);
     SchedulingContext ctx{request, pool, view, attributes, arena, random, now, shared.membership.candidates};
+    ctx.freshness = freshness;
     auto* prompt = arena.make<TokenizedPrompt>();
     prompt->token_ids = shared.prompts[(seed + n * 13) % kPrompts];
     request.prompts = {prompt, 1};
@@ -153,7 +155,7 @@ void decide_for_a_while(Shared& shared, uint64_t seed, const std::atomic<bool>& 
   out.cpu_seconds = thread_cpu_seconds() - begin;
 }
 
-void contention(benchmark::State& state) {
+void contend(benchmark::State& state, const Freshness* freshness) {
   const auto threads = static_cast<size_t>(state.range(0));
   for (auto _ : state) {
     Shared shared;
@@ -175,7 +177,8 @@ void contention(benchmark::State& state) {
     });
     std::vector<std::thread> running;
     for (size_t t = 0; t < threads; ++t) {
-      running.emplace_back([&, t] { decide_for_a_while(shared, (t + 1) << 32U, go, stop, loops[t]); });
+      running.emplace_back(
+          [&, t] { decide_for_a_while(shared, freshness, (t + 1) << 32U, go, stop, loops[t]); });
     }
     const auto begin = std::chrono::steady_clock::now();
     go.store(true, std::memory_order_release);
@@ -206,14 +209,18 @@ void contention(benchmark::State& state) {
     state.counters["updater_core_pct"] = updater_cpu / seconds * 100;
   }
 }
-BENCHMARK(contention)
-    ->Name("contention")
-    ->ArgName("threads")
-    ->Arg(1)
-    ->Arg(2)
-    ->UseManualTime()
-    ->Iterations(1)
-    ->Unit(benchmark::kMillisecond);
+void contention(benchmark::State& state) {
+  contend(state, nullptr);
+}
+void contention_strict(benchmark::State& state) {
+  const Freshness freshness;
+  contend(state, &freshness);
+}
+void by_threads(benchmark::internal::Benchmark* bench) {
+  bench->ArgName("threads")->Arg(1)->Arg(2)->UseManualTime()->Iterations(1)->Unit(benchmark::kMillisecond);
+}
+BENCHMARK(contention)->Apply(by_threads);
+BENCHMARK(contention_strict)->Apply(by_threads);
 
 }  // namespace
 }  // namespace penstock::director

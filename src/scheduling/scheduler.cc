@@ -287,6 +287,12 @@ void Scheduler::score(const Profile& profile, const ProfileSignals& signals, Sch
   if (span) describe_scoring(span, ctx, scorers, candidates.size());
   std::span<ScorerRecord> scorer_records =
       ctx.arena.make_span<ScorerRecord>(std::min(scorers, kMaxScorersRecorded));
+  bool old = false;  // any of what the scorers read
+  if (ctx.freshness != nullptr) {
+    SignalSet read = 0;
+    for (const SignalSet set : signals.scorers) read |= set;
+    old = !ctx.freshness->all_fresh(ctx.signals, read, ctx.now);
+  }
   for (size_t s = 0; s < scorers; ++s) {
     const auto& [scorer, weight, max_contribution] = profile.scorers[s];
     telemetry::SpanScope scorer_span(ctx.trace, "llm_d.epp.scorer.", telemetry::SpanKind::kInternal,
@@ -295,8 +301,7 @@ void Scheduler::score(const Profile& profile, const ProfileSignals& signals, Sch
     scorer->score(ctx, candidates, row);
     const AttributeSlot attribute = ctx.freshness == nullptr ? kNoSlot : scorer->aging_attribute();
     const bool fades =
-        ctx.freshness != nullptr &&
-        (attribute != kNoSlot || !ctx.freshness->all_fresh(ctx.signals, signals.scorers[s], ctx.now));
+        attribute != kNoSlot || (old && !ctx.freshness->all_fresh(ctx.signals, signals.scorers[s], ctx.now));
     ScoreFaults faults;
     if (!fades && std::isinf(max_contribution)) {
       faults = clamp_and_add_row(row, weight, totals);

@@ -70,25 +70,48 @@ void finish_column(SignalColumn& column, std::span<double> values, Known&& known
   }
 }
 
+// Strict mode while all values are fresh, which is the usual case: one pass, as each decision of every
+// endpoint pays for it.
+template <bool kCredit>
+SignalColumn gather_fresh(SchedulingContext& ctx, std::span<const Candidate> candidates, Signal signal) {
+  const double* values = ctx.signals.value[static_cast<size_t>(signal)].data();
+  const std::span<double> out = ctx.arena.make_span<double>(candidates.size());
+  Range range;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const Candidate c = candidates[i];
+    double value = values[c];
+    // As a signed number, which is what a processor converts.
+    if constexpr (kCredit) value += static_cast<int32_t>(unseen_requests(ctx, c));
+    out[i] = value;
+    range.add(value);
+  }
+  SignalColumn column{out};
+  if (range.min <= range.max) {
+    column.min = range.min;
+    column.max = range.max;
+  }
+  return column;
+}
+
 // Strict mode: what is too old is unknown, and what was sent since counts.
 SignalColumn gather_by_age(SchedulingContext& ctx, std::span<const Candidate> candidates, Signal signal) {
+  const bool credit = ctx.freshness->has_credit(signal);
+  if (ctx.freshness->all_fresh(ctx.signals, signal_bit(signal), ctx.now)) {
+    return credit ? gather_fresh<true>(ctx, candidates, signal)
+                  : gather_fresh<false>(ctx, candidates, signal);
+  }
   const auto row = static_cast<size_t>(signal);
   const double* values = ctx.signals.value[row].data();
   const TimePoint* observed = ctx.signals.observed_at[row].data();
   const SignalState* states = ctx.signals.state[row].data();
-  const bool credit = ctx.freshness->has_credit(signal);
   // Values observed at or before it are unknown.
   const TimePoint bound = ctx.now - ctx.freshness->of(signal).unknown_after;
   const std::span<double> out = ctx.arena.make_span<double>(candidates.size());
-  for (size_t i = 0; i < candidates.size(); ++i) out[i] = values[candidates[i]];
-  if (credit) {
-    for (size_t i = 0; i < candidates.size(); ++i) out[i] += unseen_requests(ctx, candidates[i]);
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const Candidate c = candidates[i];
+    out[i] = values[c] + (credit ? unseen_requests(ctx, c) : 0);
   }
   SignalColumn column{out};
-  if (ctx.freshness->all_fresh(ctx.signals, signal_bit(signal), ctx.now)) {
-    finish_column(column, out, [](size_t) { return true; });
-    return column;
-  }
   finish_column(column, out, [&](size_t i) {
     const Candidate c = candidates[i];
     return is_known(states[c], observed[c]) && observed[c] > bound;
