@@ -4,8 +4,10 @@
 #include <cstdio>
 
 #include "assembly/check.h"
+#include "assembly/differences.h"
 #include "assembly/notifications.h"
 #include "cli/commands.h"
+#include "cli/config_map.h"
 #include "config/api_keys.h"
 #include "config/endpoints_file.h"
 #include "config/files.h"
@@ -29,7 +31,16 @@ struct CheckFlags {
   std::string config_text;
   std::string settings_file;
   std::string manifests;
+  std::string config_map;
+  std::string kubeconfig;
   bool allow_experimental = false;
+  bool differences = false;
+};
+
+// How to look at one configuration.
+struct Look {
+  bool allow_experimental = false;
+  bool differences = false;
 };
 
 // "1 pool", "2 pools".
@@ -40,11 +51,11 @@ std::string count(const List& list, std::string_view what) {
 
 // `assemble(options)` reads the document; `source` names it.
 template <typename Assemble>
-int check_assembly(Assemble&& assemble, std::string_view source, bool allow_experimental) {
+int check_assembly(Assemble&& assemble, std::string_view source, Look look) {
   telemetry::MetricRegistry metrics;
   const SystemClock clock;
   assembly::AssemblyOptions options{.tables = assembly::builtin_tables(), .metrics = metrics, .clock = clock};
-  options.allow_experimental = allow_experimental;
+  options.allow_experimental = look.allow_experimental;
   Result<assembly::Assembly> assembly = assemble(options);
   if (!assembly.ok()) {
     complain(std::string(source) + ": " + assembly.error().message);
@@ -63,13 +74,18 @@ int check_assembly(Assemble&& assemble, std::string_view source, bool allow_expe
       assembly->policy->warnings.push_back(objects.typed_name() + ": " + file.error().message);
   }
   std::fputs(assembly::render_check(*assembly).c_str(), stdout);
+  if (look.differences) {
+    std::puts("different from llm-d-router (docs/compatibility.md):");
+    for (const std::string& line : assembly::differences(*assembly)) std::printf("  %s\n", line.c_str());
+  }
+  std::fflush(stdout);
   return kOk;
 }
 
-int check_config(std::string_view text, std::string_view source, bool allow_experimental) {
+int check_config(std::string_view text, std::string_view source, Look look) {
   return check_assembly(
       [&](const assembly::AssemblyOptions& options) { return assembly::assemble(text, source, options); },
-      source, allow_experimental);
+      source, look);
 }
 
 void print_manifests(const std::string& path, const config::Manifests& manifests) {
@@ -126,20 +142,36 @@ int check_manifests(const config::Manifests& manifests, const config::Settings& 
   return std::max(gateways, check_routes(manifests, settings));
 }
 
-int check_file(const std::string& path, bool allow_experimental) {
+int check_file(const std::string& path, Look look) {
   const auto text = config::load_config_text(path);
   if (!text.ok()) {
     complain(text.error().message);
     return kFailed;
   }
-  return check_config(*text, path, allow_experimental);
+  return check_config(*text, path, look);
+}
+
+// Every configuration of a cluster's ConfigMap.
+int check_config_map(const CheckFlags& flags) {
+  const auto files = read_config_map(flags.config_map, flags.kubeconfig);
+  if (!files.ok()) {
+    complain("--config-map: " + files.error().message);
+    return kFailed;
+  }
+  int result = kOk;
+  for (const ConfigMapFile& file : *files) {
+    std::printf("%s%s\n", &file == files->data() ? "" : "\n", file.source.c_str());
+    std::fflush(stdout);
+    result = std::max(result, check_config(file.text, file.source, {flags.allow_experimental, true}));
+  }
+  return result;
 }
 
 // The settings document with what it names: every file is read as serve reads it.
 class SettingsCheck {
  public:
-  SettingsCheck(std::string path, const config::Settings& settings)
-      : path_(std::move(path)), settings_(settings) {}
+  SettingsCheck(std::string path, const config::Settings& settings, bool differences)
+      : path_(std::move(path)), settings_(settings), differences_(differences) {}
 
   int run() {
     if (!settings_.manifests.empty()) {
@@ -200,16 +232,17 @@ class SettingsCheck {
     std::printf("\npool %s/%s\n", pool.ns.c_str(), pool.name.c_str());
     std::fflush(stdout);
     int one = kOk;
+    const Look look{pool.allow_experimental_plugins, differences_};
     if (pool.config_inline) {
       one = check_assembly(
           [&](const assembly::AssemblyOptions& options) {
             return assembly::assemble(*pool.config_inline, options);
           },
-          path_ + ": " + field + ".config", pool.allow_experimental_plugins);
+          path_ + ": " + field + ".config", look);
     } else if (pool.config_file.empty()) {
-      one = check_config("", "built-in configuration", pool.allow_experimental_plugins);
+      one = check_config("", "built-in configuration", look);
     } else if (const auto text = config::load_config_text(pool.config_file); text.ok()) {
-      one = check_config(*text, pool.config_file, pool.allow_experimental_plugins);
+      one = check_config(*text, pool.config_file, look);
     } else {
       note(text, field + ".config");
     }
@@ -218,6 +251,7 @@ class SettingsCheck {
 
   std::string path_;
   const config::Settings& settings_;
+  const bool differences_;
   int result_ = kOk;
 };
 
@@ -258,13 +292,17 @@ int check(const CheckFlags& flags) {
     for (config::PoolSettings& pool : settings->pools) {
       pool.allow_experimental_plugins = pool.allow_experimental_plugins || flags.allow_experimental;
     }
-    result = std::max(result, SettingsCheck(flags.settings_file, *settings).run());
+    result = std::max(result, SettingsCheck(flags.settings_file, *settings, flags.differences).run());
   }
-  if (!flags.config_file.empty())
-    return std::max(result, check_file(flags.config_file, flags.allow_experimental));
+  if (!flags.config_map.empty()) {
+    checked = true;
+    result = std::max(result, check_config_map(flags));
+  }
+  const Look look{flags.allow_experimental, flags.differences};
+  if (!flags.config_file.empty()) return std::max(result, check_file(flags.config_file, look));
   if (!flags.config_text.empty())
-    return std::max(result, check_config(flags.config_text, "--config-text", flags.allow_experimental));
-  return checked ? result : check_config("", "built-in configuration", flags.allow_experimental);
+    return std::max(result, check_config(flags.config_text, "--config-text", look));
+  return checked ? result : check_config("", "built-in configuration", look);
 }
 
 }  // namespace
@@ -281,6 +319,14 @@ void add_check(CLI::App& app, int& exit_code) {
   command->add_option("--settings", flags->settings_file,
                       "Penstock settings to check, with the configurations of their pools");
   command->add_option("--manifests", flags->manifests, "File or folder of manifests to check");
+  command->add_option("--config-map", flags->config_map,
+                      "[NAMESPACE/]NAME[:FILE] of a ConfigMap in a cluster, whose EndpointPickerConfigs to "
+                      "check, with --differences");
+  command->add_option("--kubeconfig", flags->kubeconfig,
+                      "Which cluster --config-map means; empty: KUBECONFIG, the pod's service account, or "
+                      "~/.kube/config");
+  command->add_flag("--differences", flags->differences,
+                    "Also print what the configuration means otherwise than to llm-d-router");
   command->add_flag("--allow-experimental-plugins", flags->allow_experimental,
                     "Take plugins of stability Alpha");
   command->footer(

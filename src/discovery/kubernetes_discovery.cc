@@ -66,7 +66,7 @@ std::string resource_json(std::string_view name, std::string_view version,
     return out + fmt::format(R"("state":"unknown","error":{}}})", json_quote(trouble));
   }
   const TimePoint now = SystemClock().now();
-  const std::string_view word = !state->complete              ? "unknown"
+  const std::string_view word = !state->complete              ? (state->absent ? "absent" : "unknown")
                                 : state->trouble_at != kNever ? "stale"
                                                               : "followed";
   out += fmt::format(R"("state":"{}","objects":{})", word, state->objects);

@@ -279,6 +279,15 @@ Duration Reflector::after(const Failure& end) {
     return lived >= options_.healthy_after ? Duration::zero() : backoff_.next();
   }
   if (end.reason == Reason::kCancelled) return Duration::zero();  // a relist
+  // A server that is back says for some seconds that we may not, that there is no such resource, or that it
+  // knows no such version: no reason to leave it alone for as long as one that has said so all the time.
+  const bool away =
+      end.reason == Reason::kUnreachable || end.reason == Reason::kServer || end.reason == Reason::kTimeout;
+  if (was_away_ && !away && (back_at_ == kNever || clock_.now() - back_at_ >= options_.retry_cap)) {
+    back_at_ = clock_.now();
+    backoff_.reset();
+  }
+  was_away_ = away;
   if (end.reason == Reason::kExpired || end.reason == Reason::kMalformed) {
     relist(reason_name(end.reason));
   }

@@ -108,6 +108,8 @@ class Reflector final : private WatchListener {
   bool streaming_;
   bool initial_ = false;           // the running watch still tells what there was
   TimePoint good_since_ = kNever;  // the running attempt: when its watch had told a whole picture
+  bool was_away_ = false;          // the last attempt's server
+  TimePoint back_at_ = kNever;     // when one was there again after it had been away
   bool no_streaming_ = false;      // the server doesn't know streaming lists
   std::string unreadable_;         // the last object's error, so that it is told once
   std::function<void()> state_changed_;

@@ -291,6 +291,26 @@ TEST(Reflector, AMissingVerbIsAMessageThatNamesIt) {
       << bed.state.message;
 }
 
+TEST(Reflector, AServerThatIsBackAndRefusesAtFirstIsAskedAgainSoon) {
+  int round = 0;
+  Bed bed([&](const FakeServer::Request&) {
+    if (++round <= 30) {
+      FakeAnswer gone = FakeAnswer::stream({});
+      gone.cut = true;
+      return gone;
+    }
+    if (round <= 32) {
+      const testing::Recorded refused = recorded("list-403-serviceaccount.http");
+      return FakeAnswer(refused.status, refused.body);
+    }
+    return FakeAnswer::stream({event("ADDED", object("x", 5)), bookmark(7, true)}, true);
+  });
+  ReflectorOptions options = quick();
+  // After thirty failures a refused one would wait for minutes.
+  options.refused_cap = std::chrono::hours(1);
+  bed.run([&] { return bed.now() == Notes{{"x", ""}}; }, options);
+}
+
 TEST(Reflector, AResourceThatIsNotThereIsAskedForUntilItIs) {
   Bed bed([n = 0](const FakeServer::Request&) mutable {
     if (++n < 3) {

@@ -232,13 +232,13 @@ class Cluster:
         eventually(lambda: self.admin.list("v1", "ServiceAccount", name, fieldSelector="metadata.name=default"), START_SECONDS,
                    "the default service account")
 
-    def ready_pod(self, namespace, name, address, labels, annotations=None, ready=True):
+    def ready_pod(self, namespace, name, address, labels, annotations=None, ready=True, account="default"):
         """A pod as a kubelet would report it once it runs at `address`."""
         pod = self.admin.create({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations or {}},
             "spec": {"containers": [{"name": "engine", "image": "engine"}], "nodeName": NODE,
-                     "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False}})
+                     "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False, "serviceAccountName": account}})
         return self.set_pod_status(pod, address, ready)
 
     def set_pod_status(self, pod, address, ready=True, api=None):
@@ -353,6 +353,22 @@ class ControlPlane(Cluster):
         if answer.status_code != 201:
             raise ApiError(answer)
         return answer.json()["status"]["token"]
+
+    def expired_token(self, namespace, account):
+        """A token of a service account that was good until an hour ago."""
+        found = self.admin.get("v1", "ServiceAccount", namespace, account)["metadata"]
+        now = int(time.time())
+        issuer = "https://kubernetes.default.svc"
+        claims = {"iss": issuer, "aud": [issuer], "iat": now - 7200, "nbf": now - 7200, "exp": now - 3600,
+                  "sub": f"system:serviceaccount:{namespace}:{account}",
+                  "kubernetes.io": {"namespace": namespace, "serviceaccount": {"name": account, "uid": found["uid"]}}}
+
+        def encoded(data):
+            return base64.urlsafe_b64encode(data).rstrip(b"=")
+        signed = b".".join(encoded(json.dumps(part).encode()) for part in ({"alg": "RS256", "typ": "JWT"}, claims))
+        signature = subprocess.run(["openssl", "dgst", "-sha256", "-sign", self.folder / "accounts.key"], input=signed,
+                                   capture_output=True, check=True).stdout
+        return (signed + b"." + encoded(signature)).decode()
 
     def install_crds(self, *files):
         """The Gateway API's, the Inference Extension's and llm-d's, or those of `files`; waits until they are served."""

@@ -1,6 +1,7 @@
 """What tests of a picker at work share: engines that are pods of a namespace, and the picker as it is shipped."""
 import contextlib
 import itertools
+import json
 import os
 import pathlib
 import socket
@@ -101,7 +102,7 @@ class ShippedPicker(Exposition):
     is_serving = Picker.is_serving
     admin = Picker.admin
 
-    def __init__(self, folder, cluster, namespace, objects, *more, ready=True):
+    def __init__(self, folder, cluster, namespace, objects, *more, ready=True, kubeconfig=None):
         folder.mkdir(parents=True, exist_ok=True)
         deployment = next(o for o in objects if o["kind"] == "Deployment")
         config = next(o for o in objects if o["kind"] == "ConfigMap")
@@ -112,8 +113,8 @@ class ShippedPicker(Exposition):
         flags |= {"config-file": file, "grpc-port": self.port, "grpc-health-port": self.health_port, "metrics-port": self.metrics_port,
                   "metrics-endpoint-auth": "false", "bind-address": "127.0.0.1", "secure-serving": "false", "drain-timeout": "0s"}
         account = shipped.pod_spec(deployment)["serviceAccountName"]
-        config = cluster.kubeconfig(cluster.token_of(namespace, account), f"picker-{self.port}", namespace)
-        environment = {"NAMESPACE": namespace, "POD_NAME": f"{deployment['metadata']['name']}-0-0", "KUBECONFIG": str(config)}
+        kubeconfig = kubeconfig or cluster.kubeconfig(cluster.token_of(namespace, account), f"picker-{self.port}", namespace)
+        environment = {"NAMESPACE": namespace, "POD_NAME": f"{deployment['metadata']['name']}-0-0", "KUBECONFIG": str(kubeconfig)}
         self.program = Program(folder / f"picker-{self.port}.log", "epp", *[f"--{k}={v}" for k, v in flags.items()], *more,
                                env=environment, binary=PENSTOCK)
         with self.program.stopped_on_failure():
@@ -124,23 +125,39 @@ class ShippedPicker(Exposition):
     def endpoints(self):
         return self.metric_sum("llm_d_epp_ready_endpoints")
 
-    def wait_for_endpoints(self, count):
-        eventually(lambda: self.endpoints() == count, SECONDS, f"{count} endpoints")
+    def known(self):
+        """What it says of the cluster: of the pool, and of each resource."""
+        state = httpx.get(f"{self.admin}/readyz", timeout=10).json()["kubernetes"]
+        return state["pool"], {each["resource"]: each for each in state["resources"]}
+
+    def has_said(self, message, *words):
+        """Whether a line of its log has that message, and these words in its fields."""
+        return any(all(w in json.dumps(line) for w in words) for line in self.program.log_lines(message))
+
+    def wait_for_endpoints(self, count, seconds=SECONDS):
+        eventually(lambda: self.endpoints() == count, seconds, f"{count} endpoints")
 
 
 class Team(Workload):
-    """With the objects of deploy/kubernetes/gateway/."""
+    """With the objects of deploy/kubernetes/gateway/, or those that `objects(team)` makes."""
 
-    def __init__(self, cluster, folder):
+    def __init__(self, cluster, folder, objects=None):
         super().__init__(cluster, folder)
-        text = MANIFESTS.replace("namespace: inference", f"namespace: {self.namespace}").replace("number: 8000", f"number: {self.port}")
-        self.objects = list(yaml.safe_load_all(text))
+        self.objects = objects(self) if objects else self.manifests()
         for each in self.objects:
-            cluster.admin.apply(each)
-        self.pool = next(o for o in self.objects if o["kind"] == "InferencePool")
+            if cluster.admin.serves(each["apiVersion"], each["kind"]):
+                cluster.admin.apply(each)
+        self.pool = next((o for o in self.objects if o["kind"] == "InferencePool"), None)
+
+    def manifests(self):
+        text = MANIFESTS.replace("namespace: inference", f"namespace: {self.namespace}").replace("number: 8000", f"number: {self.port}")
+        return list(yaml.safe_load_all(text))
+
+    def object(self, kind):
+        return next(o for o in self.objects if o["kind"] == kind)
 
     def picker(self, *more, **keywords):
-        picker = ShippedPicker(self.folder / "picker", self.cluster, self.namespace, self.objects, *more, **keywords)
+        picker = ShippedPicker(self.folder / f"picker-{len(self.programs)}", self.cluster, self.namespace, self.objects, *more, **keywords)
         self.programs.append(picker.program)
         return picker
 
