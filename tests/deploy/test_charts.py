@@ -265,7 +265,8 @@ def test_roles_allow_what_the_client_uses_and_nothing_it_has_no_name_for():
     assert {(g, r.partition("/")[0]) for g, r in allowed} <= set(known.values())
     used = set()
     for file in (ROOT / "src").rglob("*.cc"):
-        if not file.name.endswith(("_test.cc", "_fuzz.cc", "_bench.cc")):
+        # What the command line asks for itself it asks for as its user.
+        if not file.name.endswith(("_test.cc", "_fuzz.cc", "_bench.cc")) and file.parent.name != "cli":
             prefix = "" if file.parent.name == "kubernetes" else "kubernetes::"
             used |= set(re.findall(rf"\b{prefix}(k[A-Z]\w+)", file.read_text()))
     for name, resource in known.items():
