@@ -106,6 +106,10 @@ std::string endpoints_json(Pools pools, TimePoint now) {
                          json_quote(director::endpoint_state_name(pool, *endpoint, now)),
                          EndpointLive::requests_of(live.load.load(std::memory_order_relaxed)));
       pool.health.append_json(out, *endpoint, now);
+      if (const uint64_t others = EndpointLive::requests_of(live.others.load(std::memory_order_relaxed));
+          others != 0) {
+        out += fmt::format(",\"in_flight_of_others\":{}", others);
+      }
       if (endpoint->draining) out += ",\"draining\":true";
       if (live.asleep.load(std::memory_order_relaxed)) out += ",\"asleep\":true";
       out += '}';

@@ -23,7 +23,8 @@ std::string plugin_states_json(Pools pools);
 std::string picker_plugin_states_json(PoolRuntime& pool);
 // {"pools":{"<namespace>/<name>":{"endpoints":[{"endpoint","address","state","health",…}]}}}: state as
 // director::endpoint_state_name() says, "draining" and "asleep" where they hold, the rest as
-// director::EndpointHealth::append_json() says, and "in_flight" requests.
+// director::EndpointHealth::append_json() says, "in_flight" requests, and "in_flight_of_others" where other
+// replicas told of some.
 std::string endpoints_json(Pools pools, TimePoint now);
 std::string configuration_text(Pools pools);
 

@@ -33,9 +33,8 @@ void append_explanations(std::string& to, const Policy& policy, const Scheduling
         };
         const SimpleChoice simple = result->record == nullptr ? SimpleChoice::kNone : result->record->simple;
         if (simple != SimpleChoice::kNone) {
-          const uint64_t load = endpoint.live->load.load(std::memory_order_relaxed);
           append("scorer", simple_choice_name(simple),
-                 std::to_string(EndpointLive::requests_of(load)) + " requests in flight");
+                 std::to_string(endpoint.live->in_flight().requests) + " requests in flight");
           continue;
         }
         for (const auto& weighted : profile.scorers) {

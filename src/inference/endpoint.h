@@ -37,6 +37,11 @@ struct alignas(64) EndpointLive {
   std::atomic<bool> asleep{false};
   // Of the requests in flight those that no scrape has shown.
   UnseenRequests unseen;
+  // What other replicas of this process have in flight here, in the form of `load`, and how many of those
+  // requests no scrape of theirs has shown. Written by sharing::Replicas only; 0 where nothing is shared or
+  // nothing recent is known.
+  std::atomic<uint64_t> others{0};
+  std::atomic<uint32_t> others_unseen{0};
 
   // Passive health further: requests that failed in a row.
   std::atomic<uint32_t> consecutive_failures{0};
@@ -61,8 +66,25 @@ struct alignas(64) EndpointLive {
   static uint64_t pack(uint64_t requests, uint64_t tokens) { return (requests << kTokenBits) + tokens; }
   static uint32_t requests_of(uint64_t word) { return static_cast<uint32_t>(word >> kTokenBits); }
   static uint64_t tokens_of(uint64_t word) { return word & kTokenMask; }
+
+  struct InFlight {
+    uint64_t requests = 0;
+    uint64_t tokens = 0;
+    friend auto operator<=>(const InFlight&, const InFlight&) = default;
+  };
+  // Of this replica alone.
+  InFlight own_in_flight() const {
+    const uint64_t own = load.load(std::memory_order_relaxed);
+    return {requests_of(own), tokens_of(own)};
+  }
+  // Of all replicas, as far as is known: what a choice goes by.
+  InFlight in_flight() const {
+    const uint64_t own = load.load(std::memory_order_relaxed);
+    const uint64_t theirs = others.load(std::memory_order_relaxed);
+    return {uint64_t{requests_of(own)} + requests_of(theirs), tokens_of(own) + tokens_of(theirs)};
+  }
 };
-static_assert(offsetof(EndpointLive, unseen) + sizeof(UnseenRequests) <= 64);
+static_assert(offsetof(EndpointLive, others_unseen) + sizeof(uint32_t) <= 64);
 
 // One model server rank: immutable once published. A change of anything here makes a new Endpoint with
 // the same slot and the same live side.

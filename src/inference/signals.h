@@ -86,9 +86,10 @@ struct SignalView {
     const auto i = static_cast<size_t>(s);
     return {value[i][c], observed_at[i][c], state[i][c]};
   }
-  // Our requests in flight at the candidate, whose live side is `live`, that its row does not show.
+  // Requests in flight at the candidate, whose live side is `live`, that its row does not show: ours, and
+  // those that other replicas' rows don't show them.
   uint32_t unseen_requests(const EndpointLive& live, Candidate c) const {
-    return live.unseen.since(shown_round[c]);
+    return live.unseen.since(shown_round[c]) + live.others_unseen.load(std::memory_order_relaxed);
   }
   void resize(size_t endpoints);
 };

@@ -54,6 +54,8 @@ class UnseenRequests {
     const uint64_t oldest = back >= 2 ? word >> 2 * kBits & kMost : 0;
     return static_cast<uint32_t>(newest + before + oldest);
   }
+  // Those of the newest round: sent since the last scrape began.
+  uint32_t newest() const { return static_cast<uint32_t>(word_.load(std::memory_order_relaxed) & kMost); }
   // A scrape begins after one that succeeded. The new round's number: what since() takes once this scrape's
   // values are read.
   Round begin_round() {

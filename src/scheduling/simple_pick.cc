@@ -11,17 +11,15 @@ std::span<const Candidate> SimplePick::pick(SimpleChoice choice, SchedulingConte
   const uint64_t turn =
       ctx.explain ? turn_.load(std::memory_order_relaxed) : turn_.fetch_add(1, std::memory_order_relaxed);
   struct Ranked {
-    uint32_t requests;
+    uint64_t requests;
     uint32_t turns;  // until this candidate's turn comes
     Candidate candidate;
   };
   const std::span<Ranked> ranked = ctx.arena.make_span<Ranked>(n);
   for (uint32_t i = 0; i < n; ++i) {
     const EndpointLive& live = *ctx.pool.endpoints[candidates[i]]->live;
-    const uint32_t requests = choice == SimpleChoice::kLeastInFlight
-                                  ? EndpointLive::requests_of(live.load.load(std::memory_order_relaxed))
-                                  : 0;
-    scores[i] = 1.0 / (1.0 + requests);
+    const uint64_t requests = choice == SimpleChoice::kLeastInFlight ? live.in_flight().requests : 0;
+    scores[i] = 1.0 / (1.0 + static_cast<double>(requests));
     ranked[i] = {requests, static_cast<uint32_t>((i + n - turn % n) % n), candidates[i]};
   }
   count = std::min(count, n);

@@ -173,6 +173,14 @@ TEST_F(StrictMode, TooFewFreshEndpointsAreDecidedByLeastInFlightAndSayIt) {
   EXPECT_EQ(record.profiles[0].scorers[0].plugin_name, "queue-scorer");
 }
 
+TEST_F(StrictMode, LeastInFlightCountsTheRequestsOfOtherReplicas) {
+  const Scheduler scheduler = this->scheduler();
+  pool.now += seconds(3);
+  for (size_t i = 0; i < 3; ++i) pool.endpoint(i).live->load = EndpointLive::pack(i, 0);
+  pool.endpoint(0).live->others = EndpointLive::pack(5, 0);
+  EXPECT_EQ(decide(scheduler).winner, "ns/e1");
+}
+
 TEST_F(StrictMode, TheFallbackIsWhatTheConfigurationSays) {
   const Scheduler scheduler = this->scheduler();
   pool.set_all(Signal::kWaitingRequests, {0, 5, 5});

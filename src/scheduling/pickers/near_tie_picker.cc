@@ -39,8 +39,8 @@ std::span<const Candidate> NearTiePicker::pick(SchedulingContext& ctx, std::span
     // Another than the first, each equally likely.
     const uint32_t second = tied[(first + 1 + ctx.random.below(ties - 1)) % ties];
     const auto load = [&](uint32_t i) {
-      const uint64_t word = ctx.pool.endpoints[candidates[i]]->live->load.load(std::memory_order_relaxed);
-      return std::pair(EndpointLive::tokens_of(word), EndpointLive::requests_of(word));
+      const EndpointLive::InFlight load = ctx.pool.endpoints[candidates[i]]->live->in_flight();
+      return std::pair(load.tokens, load.requests);
     };
     if (load(second) < load(winner)) winner = second;
   }
@@ -62,10 +62,10 @@ std::span<const Candidate> NearTiePicker::pick(SchedulingContext& ctx, std::span
 
 void NearTiePicker::explain(const SchedulingContext& ctx, Candidate candidate, std::string& out) const {
   if (params_.random) return;
-  const uint64_t word = ctx.pool.endpoints[candidate]->live->load.load(std::memory_order_relaxed);
-  append_number(out, uint64_t{EndpointLive::tokens_of(word)});
+  const EndpointLive::InFlight load = ctx.pool.endpoints[candidate]->live->in_flight();
+  append_number(out, load.tokens);
   out += " tokens in flight, ";
-  append_number(out, uint64_t{EndpointLive::requests_of(word)});
+  append_number(out, load.requests);
   out += " requests";
 }
 

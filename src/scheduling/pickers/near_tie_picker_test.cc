@@ -32,6 +32,13 @@ TEST_F(NearTie, OfTwoThatHardlyDifferTheLessLoadedIsTaken) {
   for (uint64_t seed = 1; seed < 20; ++seed) EXPECT_THAT(pick("", {4.8, 4.79, 1}, seed), ElementsAre(1));
 }
 
+TEST_F(NearTie, WhatOtherReplicasHaveInFlightCounts) {
+  load(0, 100);
+  load(1, 300);
+  pool.endpoint(0).live->others = EndpointLive::pack(2, 500);
+  for (uint64_t seed = 1; seed < 20; ++seed) EXPECT_THAT(pick("", {4.8, 4.79, 1}, seed), ElementsAre(1));
+}
+
 TEST_F(NearTie, OutsideOfEpsilonTheBestWins) {
   load(0, 900);
   EXPECT_THAT(pick("", {4.8, 4.7, 1}), ElementsAre(0));

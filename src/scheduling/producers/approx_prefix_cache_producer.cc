@@ -124,6 +124,7 @@ ApproxPrefixCacheProducer::ApproxPrefixCacheProducer(const Params& params,
     : params_(params),
       index_(std::move(index)),
       block_size_(std::max(static_cast<uint32_t>(std::max(params.block_size_tokens, 0)), kMinBlockSize)),
+      size_known_(!params.auto_tune),
       shapes_(kMaxEndpoints),
       named_(kMaxEndpoints),
       names_(kMaxEndpoints),
@@ -225,7 +226,10 @@ void ApproxPrefixCacheProducer::follow_engines(const PoolSnapshot& pool, const S
   const Votes most = *std::max_element(votes.begin(), votes.end(), [](const Votes& a, const Votes& b) {
     return a.endpoints != b.endpoints ? a.endpoints < b.endpoints : a.size < b.size;
   });
-  if (most.endpoints > 0) block_size_.store(most.size, std::memory_order_relaxed);
+  if (most.endpoints > 0) {
+    block_size_.store(most.size, std::memory_order_relaxed);
+    size_known_.store(true, std::memory_order_relaxed);
+  }
   pool_epoch_.store(pool.epoch, std::memory_order_relaxed);
   signal_epoch_.store(signals.epoch, std::memory_order_relaxed);
   following_.store(false, std::memory_order_release);
@@ -312,31 +316,54 @@ Status ApproxPrefixCacheProducer::pre_request(SchedulingContext& ctx, const Sche
   if (match.total_blocks > 0) hit_ratio_.observe(match.ratio());
   hit_bytes_.observe(static_cast<double>(match.match_blocks) * match.block_size_tokens * 4);
 
-  insert(*ctx.pool.endpoints[target], *prompts, match.block_size_tokens);
+  insert(*ctx.pool.endpoints[target], *prompts, match);
   for (const ProfileResult* profile : result.profiles) {
     if (profile == nullptr || profile == result.primary || profile->profile_name != "prefill") continue;
     if (!profile->targets.empty() && profile->targets[0] != target)
-      insert(*ctx.pool.endpoints[profile->targets[0]], *prompts, match.block_size_tokens);
+      insert(*ctx.pool.endpoints[profile->targets[0]], *prompts, matches[profile->targets[0]]);
   }
+  show_size();
+  return {};
+}
+
+void ApproxPrefixCacheProducer::show_size() const {
   const auto held = static_cast<double>(index_->entries());
   size_.set(held);
   entries_.set(held);
   bytes_.set(static_cast<double>(index_->bytes()));
-  return {};
 }
 
 void ApproxPrefixCacheProducer::insert(const Endpoint& endpoint, const PromptHashes& prompts,
-                                       uint32_t block_size) const {
-  if (endpoint.slot >= named_.size()) return;
-  if (named_[endpoint.slot].load(std::memory_order_acquire) != endpoint.live.get()) remember_name(endpoint);
-  const kvindex::PrefixIndex::Insert insert{endpoint.slot, identity(endpoint),
-                                            capacity_of(endpoint.slot, block_size)};
+                                       const PrefixMatch& match) const {
+  thread_local uint32_t untold = 0;
+  const bool tells =
+      outlet_ != nullptr && (match.match_blocks < prompts.hashes.size() || ++untold % kTellAgain == 0);
   size_t at = 0;
   for (const uint32_t blocks : prompts.blocks_per_prompt) {
-    const auto outcome = index_->insert(insert, prompts.hashes.subspan(at, blocks));
+    const std::span<const uint64_t> hashes = prompts.hashes.subspan(at, blocks);
     at += blocks;
-    if (outcome.dropped != 0) dropped_.add(outcome.dropped);
+    insert(endpoint, match.block_size_tokens, hashes);
+    if (tells && !hashes.empty()) outlet_->entered(name(), endpoint, match.block_size_tokens, hashes);
   }
+}
+
+void ApproxPrefixCacheProducer::insert(const Endpoint& endpoint, uint32_t block_size,
+                                       std::span<const uint64_t> hashes) const {
+  if (endpoint.slot >= named_.size()) return;
+  if (named_[endpoint.slot].load(std::memory_order_acquire) != endpoint.live.get()) remember_name(endpoint);
+  const auto outcome =
+      index_->insert({endpoint.slot, identity(endpoint), capacity_of(endpoint.slot, block_size)}, hashes);
+  if (outcome.dropped != 0) dropped_.add(outcome.dropped);
+}
+
+// Before any engine told its block size, and before a request came, all sizes are taken: those that turn out
+// to be others are never asked for, and age out.
+bool ApproxPrefixCacheProducer::learn(const Endpoint& endpoint, uint32_t block_size_tokens,
+                                      std::span<const uint64_t> hashes) const {
+  if (block_size_tokens != block_size() && size_known_.load(std::memory_order_relaxed)) return false;
+  insert(endpoint, block_size_tokens, hashes);
+  show_size();
+  return true;
 }
 
 // --- membership ----------------------------------------------------------------------------------------
@@ -358,9 +385,7 @@ void ApproxPrefixCacheProducer::endpoint_removed(const Endpoint& endpoint) const
   }
   shapes_[endpoint.slot].store(0, std::memory_order_relaxed);
   index_->remove_endpoint(endpoint.slot, identity(endpoint));
-  const auto held = static_cast<double>(index_->entries());
-  size_.set(held);
-  entries_.set(held);
+  show_size();
 }
 
 std::optional<std::string> ApproxPrefixCacheProducer::dump_state() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "inference/plugin.h"
+#include "inference/shared_prefixes.h"
 #include "kvindex/prefix_index.h"
 #include "telemetry/metrics.h"
 
@@ -38,10 +39,18 @@ struct PromptHashes {
 // cache salts and images are part of the hashes (kvindex/block_hash.h); a removed endpoint is forgotten at
 // once and late requests can't bring it back.
 //
+// Where replicas share state (sharing/replicas.h) an endpoint also holds what others sent there. Others are
+// told of a prompt when its destination did not hold all of it yet, and every kTellAgain-th time otherwise,
+// which keeps it from ageing out of their index.
+//
 // State: one index for all endpoints and loops, bounded by maxIndexBytes, shared by pointer so that it can
 // outlive a policy. No allocation per request after warm-up.
-class ApproxPrefixCacheProducer final : public DataProducer, public PreRequest, public EndpointObserver {
+class ApproxPrefixCacheProducer final : public DataProducer,
+                                        public PreRequest,
+                                        public EndpointObserver,
+                                        public SharedPrefixes {
  public:
+  static constexpr uint32_t kTellAgain = 16;
   static constexpr std::string_view kType = "approx-prefix-cache-producer";
   static constexpr uint32_t kMinBlockSize = 64;        // tokens
   static constexpr uint32_t kDefaultCapacity = 31250;  // blocks
@@ -72,6 +81,9 @@ class ApproxPrefixCacheProducer final : public DataProducer, public PreRequest, 
   Status produce(SchedulingContext& ctx) const override;
   Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override;
   void endpoint_removed(const Endpoint& endpoint) const override;
+  void tell(std::shared_ptr<PrefixOutlet> outlet) override { outlet_ = std::move(outlet); }
+  bool learn(const Endpoint& endpoint, uint32_t block_size_tokens,
+             std::span<const uint64_t> hashes) const override;
   // {"pods":[{"pod","blocks"}…],"totalPods","maxPods"}: by blocks, then name; at most 100.
   std::optional<std::string> dump_state() const override;
 
@@ -96,11 +108,14 @@ class ApproxPrefixCacheProducer final : public DataProducer, public PreRequest, 
   CacheShape shape_of(EndpointSlot slot) const;
   uint32_t capacity_of(EndpointSlot slot, uint32_t block_size) const;
   void add_matches(SchedulingContext& ctx, std::span<PrefixMatch> column, const PromptHashes& prompts) const;
-  void insert(const Endpoint& endpoint, const PromptHashes& prompts, uint32_t block_size) const;
+  void insert(const Endpoint& endpoint, const PromptHashes& prompts, const PrefixMatch& match) const;
+  void insert(const Endpoint& endpoint, uint32_t block_size, std::span<const uint64_t> hashes) const;
+  void show_size() const;
   void remember_name(const Endpoint& endpoint) const;
 
   Params params_;
   std::shared_ptr<kvindex::PrefixIndex> index_;
+  std::shared_ptr<PrefixOutlet> outlet_;  // nullptr: nobody is told
   AttributeSlot match_slot_ = kNoSlot;
   AttributeSlot hashes_slot_ = kNoSlot;
 
@@ -109,6 +124,7 @@ class ApproxPrefixCacheProducer final : public DataProducer, public PreRequest, 
   mutable std::atomic<uint64_t> signal_epoch_{0};
   mutable std::atomic<bool> following_{false};
   mutable std::atomic<uint32_t> block_size_;
+  mutable std::atomic<bool> size_known_;               // block_size_ is no longer a guess
   mutable std::vector<std::atomic<uint64_t>> shapes_;  // by endpoint slot
 
   // Who the slots are, for dump_state(); and the live sides of removed endpoints, kept so that no new one

@@ -376,5 +376,58 @@ TEST(ApproxPrefixCacheParameters, AnIndexIsHandedOnOnlyBetweenInstancesThatShape
   EXPECT_NE(P::index_key("a", {}), P::index_key("a", {.lru_capacity = 5}));
 }
 
+// Remembers what it is told, and tells another producer.
+struct Outlet final : PrefixOutlet {
+  struct Told {
+    std::string endpoint;
+    uint32_t block_size;
+    std::vector<uint64_t> hashes;
+  };
+  std::vector<Told> told;
+  void entered(std::string_view, const Endpoint& endpoint, uint32_t block_size,
+               std::span<const uint64_t> hashes) override {
+    told.push_back({endpoint.id, block_size, {hashes.begin(), hashes.end()}});
+  }
+};
+
+TEST_F(ApproxPrefixCacheProducerTest, OthersAreToldOfWhatIsNewAtTheDestinationAndNowAndThenOfTheRest) {
+  make(2);
+  const auto outlet = std::make_shared<Outlet>();
+  plugin->tell(outlet);
+  serve(0, {tokens(200)});
+  ASSERT_EQ(outlet->told.size(), 1U);
+  EXPECT_EQ(outlet->told[0].endpoint, pool->endpoint(0).id);
+  EXPECT_EQ(outlet->told[0].block_size, 64U);
+  EXPECT_EQ(outlet->told[0].hashes.size(), 3U);
+  serve(0, {tokens(264)});
+  ASSERT_EQ(outlet->told.size(), 2U) << "a block more";
+  EXPECT_EQ(outlet->told[1].hashes.size(), 4U) << "from the first block on";
+  for (uint32_t i = 0; i < ApproxPrefixCacheProducer::kTellAgain; ++i) serve(0, {tokens(264)});
+  EXPECT_EQ(outlet->told.size(), 3U) << "one of as many repetitions";
+}
+
+TEST_F(ApproxPrefixCacheProducerTest, WhatAnotherReplicaSentIsHeldAsIfItHadBeenSentHere) {
+  make(2);
+  const auto outlet = std::make_shared<Outlet>();
+  plugin->tell(outlet);
+  serve(1, {tokens(200)});
+  const Outlet::Told told = outlet->told.at(0);
+  make(2);
+  EXPECT_TRUE(plugin->learn(pool->endpoint(1), told.block_size, told.hashes));
+  EXPECT_EQ(look_up({tokens(200)}), (Rows{"0/4", "3/4"}));
+}
+
+TEST_F(ApproxPrefixCacheProducerTest, BlocksOfAnotherSizeAreLearntOnlyUntilTheOwnSizeIsKnown) {
+  make(1, "{autoTune: false, blockSizeTokens: 64}");
+  const std::vector<uint64_t> hashes{1, 2};
+  EXPECT_FALSE(plugin->learn(pool->endpoint(0), 128, hashes));
+  EXPECT_TRUE(plugin->learn(pool->endpoint(0), 64, hashes));
+  make(1);
+  EXPECT_TRUE(plugin->learn(pool->endpoint(0), 128, hashes)) << "no engine has told its size yet";
+  report(0, 64, 1000);
+  ask({tokens(10)});
+  EXPECT_FALSE(plugin->learn(pool->endpoint(0), 128, hashes));
+}
+
 }  // namespace
 }  // namespace penstock::scheduling

@@ -18,7 +18,7 @@ void InflightLoadProducer::bind(config::Binder& b, Params& p) {
           "Name of the prefix cache producer whose matches lower the prefill tokens; empty: "
           "approx-prefix-cache-producer.");
   b.field("syncCrossReplicaState", p.sync_replicas, "",
-          "Share the counters with other replicas where a syncer is configured.");
+          "Count what other replicas have in flight too, where state is shared.");
   if (b.describing()) return;
   if (!(p.output_ratio >= 0)) {
     std::string message = "outputRatio must be non-negative, got ";
@@ -70,9 +70,9 @@ Status InflightLoadProducer::produce(SchedulingContext& ctx) const {
   if (load_slot_ != kNoSlot) {
     const std::span<InFlightLoad> load = ctx.attributes.create<InFlightLoad>(load_slot_);
     for (const Candidate c : ctx.candidates) {
-      const uint64_t word = ctx.pool.endpoints[c]->live->load.load(std::memory_order_relaxed);
-      load[c] = {static_cast<int64_t>(EndpointLive::requests_of(word)),
-                 static_cast<int64_t>(EndpointLive::tokens_of(word))};
+      const EndpointLive& live = *ctx.pool.endpoints[c]->live;
+      const EndpointLive::InFlight now = params_.sync_replicas ? live.in_flight() : live.own_in_flight();
+      load[c] = {static_cast<int64_t>(now.requests), static_cast<int64_t>(now.tokens)};
     }
   }
   if (uncached_slot_ == kNoSlot) return {};

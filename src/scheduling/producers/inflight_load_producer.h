@@ -7,7 +7,8 @@
 
 namespace penstock::scheduling {
 
-// `inflight-load-producer`: what is in flight on each endpoint now (its own counters, live, no scrape), and
+// `inflight-load-producer`: what is in flight on each endpoint now (its own counters, live, no scrape; with
+// syncCrossReplicaState and shared state also what other replicas last told of theirs), and
 // how many tokens of this request each endpoint would have to prefill; and, as the load estimator, what a
 // request adds when it is reserved.
 //   uncached(endpoint) = input tokens, without prefix data; else

@@ -102,6 +102,21 @@ TEST_F(InflightLoadRequestTest, FillsLoadFromTheLiveCountersAndUncachedTokensFro
   EXPECT_EQ(uncached[1].tokens, 8);
 }
 
+TEST_F(InflightLoadRequestTest, WhatOthersHaveInFlightCountsUnlessItIsSwitchedOff) {
+  pool.endpoint(1).live->load.store(EndpointLive::pack(3, 700));
+  pool.endpoint(1).live->others.store(EndpointLive::pack(2, 40));
+  const auto load_with = [&](std::string_view parameters) {
+    const DataProducer* producer = nullptr;
+    auto plugin = make_as("inflight-load-producer", producer, parameters, &pool.slots);
+    pool.restart();
+    EXPECT_TRUE(producer->produce(*pool.context).ok());
+    const auto load = pool.attributes->column<InFlightLoad>(pool.slots.slot(data_keys::kInFlightLoad));
+    return std::pair(load[1].requests, load[1].tokens);
+  };
+  EXPECT_EQ(load_with(""), std::pair(int64_t{5}, int64_t{740}));
+  EXPECT_EQ(load_with("syncCrossReplicaState: false"), std::pair(int64_t{3}, int64_t{700}));
+}
+
 TEST_F(InflightLoadRequestTest, PublishesUnderItsOwnName) {
   const DataProducer* producer = nullptr;
   auto plugin = make_as("inflight-load-producer", producer, "", nullptr, "mine");
