@@ -6,9 +6,9 @@
 #include "base/clock.h"
 #include "base/random.h"
 
-namespace penstock::kubernetes {
+namespace penstock {
 
-// How long to wait before the next attempt: full jitter, so that many pickers don't come back at once.
+// How long to wait before the next attempt: full jitter, so that many don't come back at once.
 // The n-th wait is uniform in [0, min(cap, base · 2^n)].
 class Backoff {
  public:
@@ -31,4 +31,4 @@ class Backoff {
   uint32_t attempts_ = 0;
 };
 
-}  // namespace penstock::kubernetes
+}  // namespace penstock

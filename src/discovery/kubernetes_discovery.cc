@@ -387,7 +387,7 @@ io::Task<Failure> KubernetesDiscovery::look_for(Kind& kind, io::CancelToken toke
 
 io::Task<void> KubernetesDiscovery::follow_kind(Kind& kind) {
   const io::CancelToken token = loops_.at(0).shutdown_token();
-  kubernetes::Backoff backoff(options_.watch.retry_base, options_.watch.retry_cap, std::random_device()());
+  Backoff backoff(options_.watch.retry_base, options_.watch.retry_cap, std::random_device()());
   while (!token.cancelled()) {
     std::optional<Resource> found;
     const Failure failure = co_await look_for(kind, token, found);

@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
+#include "base/backoff.h"
 #include "base/clock.h"
 #include "io/loop.h"
 #include "kubernetes/api_client.h"
-#include "kubernetes/backoff.h"
 #include "kubernetes/json.h"
 
 namespace penstock::kubernetes {

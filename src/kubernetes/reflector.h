@@ -5,11 +5,11 @@
 #include <optional>
 #include <string>
 
+#include "base/backoff.h"
 #include "base/clock.h"
 #include "base/random.h"
 #include "io/loop.h"
 #include "kubernetes/api_client.h"
-#include "kubernetes/backoff.h"
 #include "kubernetes/metrics.h"
 #include "kubernetes/store.h"
 
