@@ -1,0 +1,21 @@
+#pragma once
+
+#include "telemetry/metrics.h"
+
+namespace penstock::sharing {
+
+// The families of shared state; `pool` is the pool's name. Thread-safe.
+struct Metrics {
+  explicit Metrics(telemetry::MetricRegistry& registry);
+
+  telemetry::Family<telemetry::Gauge>& connected;
+  telemetry::Family<telemetry::Gauge>& bound;
+  telemetry::Family<telemetry::Gauge>& staleness;  // removed with its replica: update() only
+  telemetry::Family<telemetry::Gauge>& replicas;
+  telemetry::Family<telemetry::Counter>& prefixes;
+  telemetry::Family<telemetry::Counter>& bytes;
+  telemetry::Family<telemetry::Counter>& failures;
+  telemetry::Family<telemetry::Histogram>& exchange_seconds;
+};
+
+}  // namespace penstock::sharing
