@@ -5,7 +5,7 @@ import re
 import subprocess
 import time
 
-from bench.lib import cluster, common, extproc, fleet, peers
+from bench.lib import cluster, common, extproc, fleet, peers, sharing
 
 SIZES = {"1k": (1024, 64, 256), "16k": (16 * 1024, 64, 256), "220k": (220 * 1024, 16, 128)}
 
@@ -275,6 +275,23 @@ def scrape(args):
     return keys
 
 
+def shared_state(args):
+    """What sharing state between replicas costs a gateway: CPU a request, idle, bytes to and from Redis."""
+    with Bench(args) as bench:
+        samples = sharing.run(bench, args.rounds)
+    of = {key: common.median(values) for key, values in samples.items()}
+    rows, keys = [], {"bad": sum(sum(values) for (_, key), values in samples.items() if key == "bad")}
+    for what, key, unit in (("CPU a request, 1 KiB", "cpu_1k", "µs"), ("CPU a request, 16 KiB", "cpu_16k", "µs"),
+                            ("idle, of a core", "idle", "%")):
+        rows.append([what, f"{of['alone', key]:.2f} {unit}", f"{of['shared', key]:.2f} {unit}"])
+        keys[f"{key}_alone"], keys[f"{key}_shared"] = of["alone", key], of["shared", key]
+    for size in ("1k", "16k"):
+        rows.append([f"bytes to and from Redis a request, {size}", "", f"{of['shared', 'bytes_' + size]:.0f}"])
+        keys[f"bytes_{size}"] = of["shared", f"bytes_{size}"]
+    common.table(["", "alone", "shared"], rows)
+    return keys
+
+
 SUITES = {"gateway": gateway, "decision": decision, "prefix-index": prefix_index, "scrape": scrape,
           "extproc": extproc.extproc, "envoy": extproc.envoy, "herd": fleet.herd, "policies": fleet.policies,
-          "fleet-hour": fleet.hour, "kubernetes": cluster.kubernetes}
+          "fleet-hour": fleet.hour, "kubernetes": cluster.kubernetes, "sharing": shared_state}

@@ -30,6 +30,7 @@ constexpr std::string_view kIndex =
     "  POST /debug/explain?path=<path>   where the body would go, without sending it\n"
     "  GET  /debug/plugins/state         state of the plugins\n"
     "  GET  /debug/endpoints             state and health of each endpoint\n"
+    "  GET  /debug/shared-state          the store of shared state and the other replicas\n"
     "  GET  /debug/config                effective configuration of each pool\n"
     "  POST /debug/rollback[?pool=NAME]  back to the pool's former configuration; from this machine only\n";
 
@@ -76,6 +77,7 @@ Page get_page(const AdminPages& pages, const io::RequestHead& request) {
   }
   if (path == "/debug/plugins/state") return {200, kJson, pages.plugin_states()};
   if (path == "/debug/endpoints") return {200, kJson, pages.endpoints()};
+  if (path == "/debug/shared-state") return {200, kJson, pages.shared_state()};
   if (path == "/debug/config") return {200, kText, pages.configuration()};
   if (path == "/") return {200, kText, std::string(kIndex)};
   return {404, kText, std::string(kIndex)};

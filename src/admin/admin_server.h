@@ -34,6 +34,7 @@ struct AdminPages {
   std::function<std::string()> plugin_states;                         // JSON
   std::function<std::string()> endpoints;                             // JSON: states and health
   std::function<std::string()> configuration;                         // effective configurations, text
+  std::function<std::string()> shared_state;                          // JSON: other replicas
   // "": the only pool. JSON that says the new epoch. On a thread for blocking work.
   std::function<Result<std::string>(std::string_view pool)> rollback;
   // Whether the caller may, by its Authorization header: 0, or the status of the refusal. Asked for all but

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "assembly/pool_pages.h"
@@ -59,9 +61,36 @@ Status Foundation::start_tracing(const config::TracingSettings& settings,
   return {};
 }
 
+Status Foundation::share_state(const config::SharedStateSettings& settings) {
+  if (settings.url.empty()) return {};
+  auto address = sharing::parse_store_url(settings.url);
+  if (!address.ok()) return std::move(address).error();
+  sharing::ReplicasOptions options;
+  options.store.address = *std::move(address);
+  options.store.user = settings.user;
+  options.store.password_file = settings.password_file;
+  if (const char* password = std::getenv(config::kSharedStatePassword); password != nullptr)
+    options.store.password = password;
+  options.store.timeout =
+      std::clamp<Duration>(settings.staleness, std::chrono::milliseconds(200), std::chrono::seconds(1));
+  options.ca_file = settings.ca_file;
+  options.skip_verify = settings.skip_verify;
+  options.replica = settings.replica;
+  options.staleness = settings.staleness;
+  options.interval = settings.interval;
+  options.load = settings.load;
+  options.prefixes = settings.prefixes;
+  options.stream_length = static_cast<size_t>(settings.prefix_batches);
+  options.loops = loops->size();
+  auto made = sharing::Replicas::create(std::move(options), metrics);
+  if (!made.ok()) return std::move(made).error();
+  replicas = *std::move(made);
+  return {};
+}
+
 Result<PoolRuntime*> Foundation::add_pool(PoolSpec spec) {
-  const SharedKnowledge shared{*loops,        metrics,          clock,        *slots, *signals,
-                               *pool_metrics, *request_metrics, outside.get()};
+  const SharedKnowledge shared{*loops,        metrics,          clock,         *slots,        *signals,
+                               *pool_metrics, *request_metrics, outside.get(), replicas.get()};
   auto pool = PoolRuntime::create(shared, std::move(spec), decisions_);
   if (!pool.ok()) return std::move(pool).error();
   set_rules(**pool);
@@ -75,6 +104,7 @@ void Foundation::set_rules(PoolRuntime& pool) const {
 
 Status Foundation::start_pools() {
   const std::lock_guard lock(changes);
+  if (replicas) replicas->start();
   for (const auto& pool : pools) {
     if (Status status = pool->start(); !status.ok()) {
       return status.error().wrap("pool " + pool->pool().ns + "/" + pool->pool().name);
@@ -109,12 +139,14 @@ Result<std::string> Foundation::rollback(std::string_view name) {
 void Foundation::stop_pools() {
   const std::lock_guard lock(changes);
   stopped_ = true;
+  if (replicas) replicas->stop();
   for (const auto& pool : pools) pool->stop();
   loops->stop();
 }
 
 void Foundation::release() {
   pools.clear();
+  replicas.reset();
   access_log.reset();
   if (tracer) tracer->shutdown(kTraceFlush);
   outside.reset();
@@ -146,6 +178,10 @@ std::string Foundation::endpoints_json() const {
 
 std::string Foundation::configuration_text() const {
   return assembly::configuration_text(pools);
+}
+
+std::string Foundation::shared_state_json() const {
+  return replicas ? replicas->state_json() : "{\"state\":\"off\"}\n";
 }
 
 bool Reload::note(Status status, std::string_view what) {

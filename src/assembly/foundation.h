@@ -16,6 +16,7 @@
 #include "config/settings.h"
 #include "director/access_log.h"
 #include "io/loop.h"
+#include "sharing/replicas.h"
 #include "telemetry/metrics.h"
 #include "telemetry/tracer.h"
 
@@ -27,9 +28,9 @@ Result<config::Manifests> read_manifests(const std::string& path);
 // What a process stands on whatever its front door: event loops, pools with their signals, metrics, access
 // log, traces, manifests. The front door is made on it and destroyed between stop_pools() and release().
 //
-// Life: construct, start_tracing(), fill `manifests`, add_pool(); loops->start(), start_pools(); stop_pools()
-// ends the loops, release() the rest. All from one thread, which runs none of the loops; pages and rollback()
-// from any.
+// Life: construct, start_tracing(), share_state(), fill `manifests`, add_pool(); loops->start(),
+// start_pools(); stop_pools() ends the loops, release() the rest. All from one thread, which runs none of the
+// loops; pages and rollback() from any.
 class Foundation {
  public:
   // `loops` 0: one per core.
@@ -37,6 +38,9 @@ class Foundation {
 
   // Off (tracer stays null) where neither setting, environment nor `defaults` switch it on.
   Status start_tracing(const config::TracingSettings& settings, telemetry::TracingOptions defaults);
+  // State of the pools that are added afterwards is shared with other replicas, where the settings name a
+  // store. It need not be there.
+  Status share_state(const config::SharedStateSettings& settings);
   // The pool gets its rules out of `manifests`.
   Result<PoolRuntime*> add_pool(PoolSpec spec);
   // Again, after a reload of the manifests.
@@ -54,6 +58,8 @@ class Foundation {
   std::string plugin_states_json() const;
   std::string endpoints_json() const;
   std::string configuration_text() const;
+  // {"state":"off"} where none is shared.
+  std::string shared_state_json() const;
   // Rolls one pool's picker configuration back, "name" or "namespace/name"; "": the only one there is. JSON
   // {"pool","policy_epoch"}. Not from a loop.
   Result<std::string> rollback(std::string_view pool);
@@ -70,6 +76,7 @@ class Foundation {
   std::unique_ptr<director::RequestMetrics> request_metrics;
   std::unique_ptr<director::AccessLog> access_log;  // nullptr: switched off
   std::unique_ptr<telemetry::Tracer> tracer;        // nullptr: switched off
+  std::unique_ptr<sharing::Replicas> replicas;      // nullptr: nothing is shared
   std::vector<std::unique_ptr<PoolRuntime>> pools;
   config::Manifests manifests;
 

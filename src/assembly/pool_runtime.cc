@@ -88,6 +88,10 @@ Result<std::unique_ptr<PoolRuntime>> PoolRuntime::create(const SharedKnowledge& 
   runtime->configure_pool();
   runtime->set_app_protocol(runtime->spec_.app_protocol);
 
+  if (shared.replicas != nullptr) {
+    runtime->shared_pool_ = shared.replicas->join(runtime->pool_.ns, runtime->pool_.name,
+                                                  [pool = &runtime->members_] { return pool->snapshot(); });
+  }
   auto document = read_document(runtime->spec_.settings);
   if (!document.ok()) return std::move(document).error();
   auto assembly = runtime->assemble_policy(*document, runtime->spec_.settings, 1);
@@ -175,6 +179,11 @@ Result<Assembly> PoolRuntime::assemble_policy(const Document& document, const co
 }
 
 Status PoolRuntime::publish(Assembly assembly) {
+  if (shared_pool_) {
+    for (const auto& plugin : assembly.policy->plugins) {
+      if (auto* producer = dynamic_cast<SharedPrefixes*>(plugin.get())) producer->tell(shared_pool_);
+    }
+  }
   std::shared_ptr<const director::Policy> policy = std::move(assembly.policy);
   for (const std::string& warning : policy->warnings) {
     telemetry::log_warn(warning, {{"pool", spec_.settings.name}});
@@ -206,8 +215,19 @@ Status PoolRuntime::publish(Assembly assembly) {
     tell_objects(*policy);
     pool_.policy.publish(policy);
   }
+  share_prefixes(policy);
   drop_object_files(*policy);
   return {};
+}
+
+void PoolRuntime::share_prefixes(const std::shared_ptr<const director::Policy>& policy) const {
+  if (!shared_pool_) return;
+  std::vector<std::weak_ptr<const SharedPrefixes>> producers;
+  for (const auto& plugin : policy->plugins) {
+    if (const auto* producer = dynamic_cast<const SharedPrefixes*>(plugin.get()))
+      producers.push_back(std::shared_ptr<const SharedPrefixes>(policy, producer));
+  }
+  shared_pool_->set_producers(std::move(producers));
 }
 
 discovery::ObjectFile* PoolRuntime::object_file(const ObjectSource& source) const {
@@ -385,6 +405,7 @@ Status PoolRuntime::start() {
 }
 
 void PoolRuntime::stop() {
+  if (shared_pool_) shared_pool_->leave();
   if (!started_.exchange(false)) return;
   if (dns_) dns_->stop();
   for (const auto& file : files_) file->stop();

@@ -21,6 +21,8 @@
 #include "discovery/source.h"
 #include "io/loop.h"
 #include "io/tls.h"
+#include "sharing/replicas.h"
+#include "sharing/shared_pool.h"
 #include "signals/pool_metrics.h"
 #include "signals/scraper.h"
 #include "signals/signal_table.h"
@@ -37,7 +39,8 @@ struct SharedKnowledge {
   signals::SignalTable& signals;
   signals::PoolMetrics& pool_metrics;
   director::RequestMetrics& request_metrics;
-  Outside* outside = nullptr;  // nullptr: plugins do without services
+  Outside* outside = nullptr;             // nullptr: plugins do without services
+  sharing::Replicas* replicas = nullptr;  // nullptr: nothing is shared with other replicas
 };
 
 // One pool as configured: Penstock's settings for it, and what an InferencePool manifest says.
@@ -114,6 +117,8 @@ class PoolRuntime final : private discovery::EndpointListener {
   Status take(PoolSpec spec, Document document, Assembly assembly);
   Status publish(Assembly assembly);
   void configure_pool();
+  // Has the policy's producers tell other replicas, and learn from them.
+  void share_prefixes(const std::shared_ptr<const director::Policy>& policy) const;
   // Has the files that the policy's sources of objects name: those there were, and new ones, read.
   Status open_object_files(const director::Policy& policy);
   // Ends those that it does not name.
@@ -160,6 +165,7 @@ class PoolRuntime final : private discovery::EndpointListener {
   std::vector<std::unique_ptr<discovery::FileDiscovery>> files_;
   std::unique_ptr<discovery::DnsDiscovery> dns_;
   std::vector<std::unique_ptr<discovery::ObjectFile>> object_files_;  // under epochs_mutex_
+  std::shared_ptr<sharing::SharedPool> shared_pool_;                  // null: nothing is shared
   std::atomic<bool> started_{false};
   std::atomic<bool> plain_http_{false};  // appProtocol is http
 

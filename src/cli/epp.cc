@@ -75,6 +75,11 @@ struct EppFlags {
   std::string error_format = "text";
   std::string body_timeout = "60s";
   std::string access_log;
+  std::string shared_state_url;
+  std::string shared_state_user;
+  std::string shared_state_password_file;
+  std::string shared_state_ca;
+  std::string shared_state_staleness = "1s";
 };
 
 struct EppPlan {
@@ -202,6 +207,7 @@ Status take_settings(const std::string& path, EppPlan& plan) {
   }
   options.door.trust_request_id = settings->telemetry.trust_request_id;
   options.telemetry = settings->telemetry;
+  options.shared_state = settings->shared_state;
   options.loops = settings->loops;
   options.manifests = settings->manifests;
   plan.drain_timeout = settings->drain_timeout;
@@ -278,6 +284,19 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   if (flags.loops >= 0) options.loops = flags.loops;
   if (!flags.access_log.empty()) options.telemetry.access_log = flags.access_log == "on";
   options.tracing = flags.tracing;
+
+  config::SharedStateSettings& shared = options.shared_state;
+  if (!flags.shared_state_url.empty()) shared.url = flags.shared_state_url;
+  if (!flags.shared_state_user.empty()) shared.user = flags.shared_state_user;
+  if (!flags.shared_state_password_file.empty()) shared.password_file = flags.shared_state_password_file;
+  if (!flags.shared_state_ca.empty()) shared.ca_file = flags.shared_state_ca;
+  if (given("--shared-state-staleness")) {
+    auto bound = duration_flag("--shared-state-staleness", flags.shared_state_staleness);
+    if (!bound.ok()) return std::move(bound).error();
+    shared.staleness = *bound;
+  }
+  if (const std::string problem = config::shared_state_problem(shared); !problem.empty())
+    return invalid_config("--shared-state-staleness: " + problem);
 
   extproc::DoorOptions& door = options.door;
   door.emit_scores = flags.emit_scores;
@@ -600,6 +619,16 @@ void add_own_flags(CLI::App& command, EppFlags& flags) {
       ->check(CLI::IsMember({"text", "json"}));
   option("--request-body-timeout", flags.body_timeout,
          "Longest silence before a request is complete; then 408");
+  option("--shared-state-url", flags.shared_state_url,
+         "Redis or Valkey through which pickers of a pool tell each other load and prefixes, "
+         "'redis://host:6379/0' or 'rediss://…' (default: nothing is shared)");
+  option("--shared-state-user", flags.shared_state_user, "User of that store (default: its default user)");
+  option("--shared-state-password-file", flags.shared_state_password_file,
+         "File with its password (default: the variable PENSTOCK_SHARED_STATE_PASSWORD)");
+  option("--shared-state-ca-file", flags.shared_state_ca,
+         "PEM certificates to trust with rediss:// (default: the system's)");
+  option("--shared-state-staleness", flags.shared_state_staleness,
+         "Age from which what another picker told of its load counts as nothing");
   option("--access-log", flags.access_log, "One line a request: on or off (default on)")
       ->check(CLI::IsMember({"on", "off"}));
 }

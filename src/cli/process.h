@@ -62,6 +62,7 @@ admin::AdminPages pages_of(Runtime& runtime) {
   pages.plugin_states = [&runtime] { return runtime.plugin_states_json(); };
   pages.endpoints = [&runtime] { return runtime.endpoints_json(); };
   pages.configuration = [&runtime] { return runtime.configuration_text(); };
+  pages.shared_state = [&runtime] { return runtime.shared_state_json(); };
   pages.rollback = [&runtime](std::string_view pool) { return runtime.rollback(pool); };
   pages.explain = [&runtime](const admin::ExplainRequest& request) {
     Explain explain;

@@ -101,6 +101,8 @@ Result<std::string> metrics_reference() {
   listener.address = "127.0.0.1:0";
   options.settings.listeners.push_back(listener);
   options.settings.loops = 1;
+  // Nobody has to be there.
+  options.settings.shared_state.url = "redis://127.0.0.1:1";
   auto runtime = gateway::ServeRuntime::create(std::move(options));
   if (!runtime.ok()) return std::move(runtime).error();
   if (Status status = (*runtime)->start(); !status.ok()) return status.error();

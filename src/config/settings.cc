@@ -29,6 +29,7 @@ struct TopNodes {
   const Node* routing = nullptr;
   const Node* admin = nullptr;
   const Node* telemetry = nullptr;
+  const Node* shared_state = nullptr;
   const Node* limits = nullptr;
 };
 
@@ -43,6 +44,7 @@ void bind_top(Binder& b, Settings& s, TopNodes& n) {
   b.node("routing", n.routing, "What happens where no route is configured.");
   b.node("admin", n.admin, "The listener for metrics, health and debugging.");
   b.node("telemetry", n.telemetry, "Logs and decision records.");
+  b.node("sharedState", n.shared_state, "What replicas of this process tell each other.");
   b.node("limits", n.limits, "Limits over all listeners.");
   b.field("drainTimeout", s.drain_timeout, "",
           "After SIGTERM: how long requests in flight may go on before they are cut.");
@@ -279,6 +281,29 @@ void bind_telemetry(Binder& b, TelemetrySettings& t, const Node*& tracing) {
   b.node("tracing", tracing, "Spans of requests, to an OpenTelemetry collector or the console.");
 }
 
+void bind_shared_state(Binder& b, SharedStateSettings& s) {
+  b.field("url", s.url, "",
+          "redis://[user[:password]@]host[:port][/database] of a Redis or Valkey, rediss:// over TLS; empty: "
+          "nothing is shared.");
+  b.field("user", s.user, "", "User to authenticate as; empty: the URL's, else the store's default user.");
+  b.field("passwordFile", s.password_file, "",
+          "File with the password, read with every connection; empty: the variable "
+          "PENSTOCK_SHARED_STATE_PASSWORD, else the URL's.");
+  b.field("caFile", s.ca_file, "", "PEM certificates to trust with rediss://; empty: the system's.");
+  b.field("skipVerify", s.skip_verify, "", "Trust any certificate of the store: not for production.");
+  b.field("replica", s.replica, "",
+          "Name of this replica in metrics, logs and the store; empty: POD_NAME, else the host's name.");
+  b.field("staleness", s.staleness, "",
+          "Age from which what another replica told of its load is unknown and counts as nothing; at least "
+          "four times the interval.");
+  b.field("interval", s.interval, "", "Between two exchanges with the store, at least 10ms.");
+  b.field("load", s.load, "", "Share requests and tokens in flight.");
+  b.field("prefixes", s.prefixes, "", "Share which prefixes were sent where.");
+  b.field("prefixBatches", s.prefix_batches, "batches",
+          "Batches of prefixes that the store keeps of a pool, at most 32 KiB each or one prompt: what a "
+          "replica that starts can learn.");
+}
+
 void bind_limits(Binder& b, Settings& s) {
   b.quantity("bufferedBytes", s.buffered_bytes, "bytes",
              "Memory that request bodies may take at once; more: 503. A body takes what has arrived of it, "
@@ -316,6 +341,7 @@ class SettingsDecoder {
     if (!out_.admin_address.empty())
       check_address(out_.admin_address, "admin.address", line_of(*nodes.admin, "address"));
     telemetry(nodes.telemetry);
+    if (nodes.shared_state != nullptr) shared_state(*nodes.shared_state);
     decode_object(nodes.limits, "limits", errors_, [&](Binder& b) { bind_limits(b, out_); });
     if (nodes.limits != nullptr) {
       bounds("limits", *nodes.limits,
@@ -633,6 +659,18 @@ class SettingsDecoder {
     bounds("telemetry", *node, {{"decisions", out_.telemetry.decisions, 0, 1000000}});
   }
 
+  void shared_state(const Node& node) {
+    SharedStateSettings& s = out_.shared_state;
+    decode_object(&node, "sharedState", errors_, [&](Binder& b) { bind_shared_state(b, s); });
+    file(&node, "sharedState", "passwordFile", s.password_file);
+    file(&node, "sharedState", "caFile", s.ca_file);
+    note_line(node, "sharedState", "url");
+    bounds("sharedState", node, {{"prefixBatches", s.prefix_batches, 1, 1000000}});
+    if (const std::string problem = shared_state_problem(s); !problem.empty())
+      errors_.add("sharedState.staleness", problem, line_of(node, "staleness"));
+    if (s.skip_verify) out_.warnings.push_back("sharedState.skipVerify trusts any certificate");
+  }
+
   void tracing(const Node& node) {
     TracingSettings& t = out_.telemetry.tracing;
     decode_object(&node, "telemetry.tracing", errors_, [&](Binder& b) { bind_tracing(b, t); });
@@ -680,6 +718,16 @@ class SettingsDecoder {
 };
 
 }  // namespace
+
+std::string shared_state_problem(const SharedStateSettings& s) {
+  if (s.interval < std::chrono::milliseconds(10))
+    return fmt::format("the interval of {} is below 10ms", format_duration(s.interval));
+  if (s.staleness < 4 * s.interval || s.staleness > std::chrono::minutes(1)) {
+    return fmt::format("{} is not between four times the interval of {} and 1m", format_duration(s.staleness),
+                       format_duration(s.interval));
+  }
+  return {};
+}
 
 Result<Settings> decode_settings(std::string_view text, std::string_view source, const std::string& folder) {
   Result<Node> document = parse_document(text, source, ParseLimits{.max_bytes = kMaxFileBytes});
@@ -745,6 +793,10 @@ std::vector<SettingsSection> describe_settings() {
   add("admin", "", [&](Binder& b) { bind_admin(b, s); });
   add("telemetry", "", [&](Binder& b) { bind_telemetry(b, s.telemetry, node); });
   add("telemetry.tracing", "", [&](Binder& b) { bind_tracing(b, s.telemetry.tracing); });
+  add("sharedState",
+      "Requests and tokens in flight at each endpoint, and which prefixes were sent where, of all replicas "
+      "that serve a pool of the same namespace and name. Decisions never wait for it.",
+      [&](Binder& b) { bind_shared_state(b, s.shared_state); });
   add("limits", "", [&](Binder& b) { bind_limits(b, s); });
   return out;
 }

@@ -152,6 +152,27 @@ struct TelemetrySettings {
   bool operator==(const TelemetrySettings&) const = default;
 };
 
+// State shared with other replicas of this process, by Redis or Valkey.
+struct SharedStateSettings {
+  std::string url;            // "" nothing is shared
+  std::string user;           // "" the URL's, else the store's default user
+  std::string password_file;  // "" what the environment says (kSharedStatePassword), else the URL's
+  std::string ca_file;        // of rediss://; "" the system's
+  bool skip_verify = false;
+  std::string replica;  // name of this one; "" the pod's or host's
+  Duration staleness = std::chrono::seconds(1);
+  Duration interval = std::chrono::milliseconds(50);
+  bool load = true;
+  bool prefixes = true;
+  int64_t prefix_batches = 4096;  // that the store keeps of a pool
+
+  bool operator==(const SharedStateSettings&) const = default;
+};
+// The variable that holds the store's password where no file does.
+inline constexpr const char* kSharedStatePassword = "PENSTOCK_SHARED_STATE_PASSWORD";
+// What is wrong with the times, "" nothing; the same rule for settings and flags.
+std::string shared_state_problem(const SharedStateSettings& settings);
+
 struct Settings {
   std::vector<ListenerSettings> listeners;
   int64_t loops = 0;  // event loops; 0: one per core
@@ -161,6 +182,7 @@ struct Settings {
   std::string default_pool;   // "<name>" or "<namespace>/<name>", "" none unless there is exactly one pool
   std::string admin_address;  // "" no admin listener
   TelemetrySettings telemetry;
+  SharedStateSettings shared_state;
   int64_t buffered_bytes = int64_t{1} << 30;  // of request bodies in memory, all listeners
   int64_t streams = 100000;                   // requests being served at once, all listeners
   Duration drain_timeout = std::chrono::seconds(30);

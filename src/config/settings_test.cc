@@ -47,6 +47,17 @@ manifests: manifests
 routing: {defaultPool: ai/llama}
 admin: {address: "127.0.0.1:9090"}
 telemetry: {logLevel: debug, accessLog: false, decisions: 10, trustRequestId: false}
+sharedState:
+  url: rediss://store:6380/2
+  user: picker
+  passwordFile: store.password
+  caFile: /keys/ca.crt
+  replica: one
+  staleness: 2s
+  interval: 100ms
+  load: false
+  prefixes: false
+  prefixBatches: 10
 limits: {bufferedBytes: 2Gi, streams: 7}
 drainTimeout: 5s
 services: [{name: web, urls: ["http://10.0.0.9:80"]}]

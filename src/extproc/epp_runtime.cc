@@ -170,6 +170,7 @@ Status EppRuntime::make_door(EppOptions& options) {
 Result<std::unique_ptr<EppRuntime>> EppRuntime::create(EppOptions options) {
   std::unique_ptr<EppRuntime> runtime(new EppRuntime());
   runtime->base_ = std::make_unique<assembly::Foundation>(options.loops, options.telemetry);
+  if (Status status = runtime->base_->share_state(options.shared_state); !status.ok()) return status.error();
   if (Status status = runtime->make_pool(options); !status.ok()) return status.error();
   if (Status status = runtime->make_door(options); !status.ok()) return status.error();
   io::GrpcOptions grpc;
@@ -284,6 +285,7 @@ Status EppRuntime::reload(EppOptions options) {
   reload.warn_of_restart("loops", options.loops == options_.loops);
   reload.warn_of_restart("telemetry", options.telemetry == options_.telemetry &&
                                           door.trust_request_id == options_.door.trust_request_id);
+  reload.warn_of_restart("sharedState", options.shared_state == options_.shared_state);
   reload.warn_of_restart("limits",
                          options.limits == options_.limits &&
                              options.max_receive_message_bytes == options_.max_receive_message_bytes &&

@@ -38,6 +38,7 @@ struct EppOptions {
   DoorOptions door;
   int64_t loops = 0;  // 0: one per core
   config::TelemetrySettings telemetry;
+  config::SharedStateSettings shared_state;
   bool tracing = true;  // off: whatever settings and environment say
   config::ListenerLimits limits;
 
@@ -96,6 +97,7 @@ class EppRuntime final : private discovery::PoolListener {
   std::string plugin_states_json() const;
   std::string endpoints_json() const { return base_->endpoints_json(); }
   std::string configuration_text() const { return base_->configuration_text(); }
+  std::string shared_state_json() const { return base_->shared_state_json(); }
   Result<std::string> rollback(std::string_view pool);
   Result<std::string> explain(Door::ExplainRequest request) const;
   telemetry::MetricRegistry& metrics() { return base_->metrics; }

@@ -47,6 +47,9 @@ Result<std::unique_ptr<ServeRuntime>> ServeRuntime::create(ServeOptions options)
   if (Status status = runtime->base_->start_tracing(settings.telemetry.tracing, {}); !status.ok()) {
     return status.error();
   }
+  if (Status status = runtime->base_->share_state(settings.shared_state); !status.ok()) {
+    return status.error();
+  }
   if (Status status = runtime->make_pools(options); !status.ok()) return status.error();
   if (runtime->base_->pools.empty() && runtime->base_->manifests.routes.empty()) {
     telemetry::log_warn("there is no pool and no route: every request is answered 404",
@@ -280,6 +283,7 @@ Status ServeRuntime::reload(ServeOptions options) {
   reload.warn_of_restart("loops", options.settings.loops == options_.settings.loops);
   reload.warn_of_restart("admin", options.settings.admin_address == options_.settings.admin_address);
   reload.warn_of_restart("telemetry", options.settings.telemetry == options_.settings.telemetry);
+  reload.warn_of_restart("sharedState", options.settings.shared_state == options_.settings.shared_state);
   reload.warn_of_restart("limits", options.settings.buffered_bytes == options_.settings.buffered_bytes &&
                                        options.settings.streams == options_.settings.streams);
   return reload.end();

@@ -58,6 +58,7 @@ class ServeRuntime {
   std::string plugin_states_json() const { return base_->plugin_states_json(); }
   std::string endpoints_json() const { return base_->endpoints_json(); }
   std::string configuration_text() const { return base_->configuration_text(); }
+  std::string shared_state_json() const { return base_->shared_state_json(); }
   Result<std::string> rollback(std::string_view pool) { return base_->rollback(pool); }
   // On the data plane's first loop; blocks the caller for up to 5 s.
   Result<std::string> explain(Gateway::ExplainRequest request) const;

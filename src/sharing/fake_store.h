@@ -26,7 +26,10 @@ class FakeStore {
     loops_.start();
     open(0);
   }
-  ~FakeStore() { loops_.stop(std::chrono::milliseconds(10)); }
+  ~FakeStore() {
+    down();
+    loops_.stop(std::chrono::seconds(1));
+  }
 
   uint16_t port() const { return port_; }
   std::string url() const { return "redis://127.0.0.1:" + std::to_string(port_); }

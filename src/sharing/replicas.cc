@@ -74,6 +74,7 @@ struct Replicas::Impl {
   io::Task<void> farewell(StoreConnection& store);
   io::Task<void> fade();
   std::vector<std::shared_ptr<SharedPool>> current_pools();
+  std::vector<std::shared_ptr<SharedPool>> left_pools();
   void connected_now(const StoreClock& clock, bool skip);
   void failed(const Error& error);
   void takes_all_again();
@@ -88,6 +89,7 @@ struct Replicas::Impl {
 
   mutable std::mutex mutex;  // pools, state and error
   std::vector<std::shared_ptr<SharedPool>> pools;
+  std::vector<std::shared_ptr<SharedPool>> leaving;  // their records are still in the store
   std::string state = "starting";
   std::string error;
   TimePoint since = clock.now();
@@ -99,8 +101,16 @@ struct Replicas::Impl {
 
 std::vector<std::shared_ptr<SharedPool>> Replicas::Impl::current_pools() {
   const std::lock_guard lock(mutex);
-  std::erase_if(pools, [](const auto& pool) { return pool->left(); });
+  std::erase_if(pools, [this](const auto& pool) {
+    if (pool->left()) leaving.push_back(pool);
+    return pool->left();
+  });
   return pools;
+}
+
+std::vector<std::shared_ptr<SharedPool>> Replicas::Impl::left_pools() {
+  const std::lock_guard lock(mutex);
+  return std::exchange(leaving, {});
 }
 
 void Replicas::Impl::connected_now(const StoreClock& now, bool skip) {
@@ -164,6 +174,7 @@ io::Task<void> Replicas::Impl::run() {
       sent_ = received_ = 0;
       StoreConnection& store = **opened;
       connected_now(store.clock(), skip);
+      const TimePoint opened_at = clock.now();
       const Error error = co_await converse(store, token);
       count_bytes(store);
       if (token.cancelled()) {
@@ -172,8 +183,7 @@ io::Task<void> Replicas::Impl::run() {
       }
       // A reply that nobody can read stays there: the stream is read on behind it.
       skip = error.code == ErrorCode::kPayloadTooLarge;
-      const Duration lived = clock.now() - store.clock().answered;
-      if (lived > kRetryCap || store.bytes_received() > 0) backoff.reset();
+      if (clock.now() - opened_at > kRetryCap) backoff.reset();
       failed(error);
     } else {
       failed(opened.error());
@@ -194,7 +204,11 @@ io::Task<Error> Replicas::Impl::converse(StoreConnection& store, io::CancelToken
     append_command(commands, {"TIME"});
     size_t replies = 1;
     const TimePoint now = clock.now();
-    for (const auto& pool : current_pools()) {
+    const std::vector<std::shared_ptr<SharedPool>> serving = current_pools();
+    // First, as a pool of the same name may have come in its place.
+    for (const auto& pool : left_pools()) pool->append_farewell(commands, replies);
+    const size_t farewells = replies - 1;
+    for (const auto& pool : serving) {
       auto& questions = asked.emplace_back(pool, std::vector<SharedPool::Question>()).second;
       pool->ask(commands, questions, store.clock(), now);
       replies += questions.size();
@@ -207,20 +221,22 @@ io::Task<Error> Replicas::Impl::converse(StoreConnection& store, io::CancelToken
     if (Status status = store.take_time(answer->front()); !status.ok()) co_return std::move(status).error();
     metrics.exchange_seconds.with({}).observe(to_seconds(store.clock().answered - store.clock().asked));
     count_bytes(store);
-    std::span<const RespReply> rest = answer->subspan(1);
+    std::span<const RespReply> rest = answer->subspan(1 + farewells);
     std::optional<Error> full;
     bool behind = false;
+    bool wrote = false;
     for (const auto& [pool, questions] : asked) {
       Status status = pool->take(questions, rest.first(questions.size()), store.clock());
       rest = rest.subspan(questions.size());
       behind = behind || pool->behind();
+      wrote = wrote || pool->wrote();
       if (status.ok()) continue;
       if (status.error().code != ErrorCode::kResourceExhausted) co_return std::move(status).error();
       full = std::move(status).error();
     }
     if (full) {
       failed(*full);
-    } else {
+    } else if (wrote) {
       takes_all_again();
     }
     const Duration pause = behind ? std::min(kCatchUp, options.interval) : options.interval;

@@ -22,6 +22,8 @@ constexpr size_t kExchangeBytes = 512 << 10;     // of batches in one exchange
 constexpr std::string_view kBatchesRead = "16";  // in one exchange
 constexpr size_t kBatchesReadNumber = 16;
 constexpr size_t kMaxSenders = 256;
+constexpr std::array<std::string_view, 5> kShownStates{"fresh", "stale", "other_version", "unreadable",
+                                                       "other_hashing"};
 // What the store keeps of a pool that nobody serves any more.
 constexpr std::string_view kKeyLifeMs = "600000";
 constexpr Duration kKeepEvery = std::chrono::minutes(1);
@@ -97,6 +99,7 @@ void SharedPool::leave() {
   places_.clear();
   for (const auto& [id, state] : shown_) metrics_.staleness.remove({options_.name, id});
   shown_.clear();
+  for (const std::string_view state : kShownStates) metrics_.replicas.with({options_.name, state}).set(0);
 }
 
 void SharedPool::refresh_members() {
@@ -209,6 +212,7 @@ void SharedPool::append_farewell(std::string& commands, size_t& replies) const {
 Status SharedPool::take(std::span<const Question> questions, std::span<const RespReply> replies,
                         const StoreClock& clock) {
   const std::lock_guard lock(mutex_);
+  wrote_ = false;
   Status failure;
   const auto fail = [&](const RespReply& reply) {
     Error error = reply.is_error() ? store_error(reply.text)
@@ -221,6 +225,7 @@ Status SharedPool::take(std::span<const Question> questions, std::span<const Res
     const RespReply& reply = replies[i];
     switch (questions[i].expected) {
       case Expected::kWritten:
+        wrote_ = wrote_ || !reply.is_error();
         if (reply.is_error()) fail(reply);
         break;
       case Expected::kLoads:
@@ -232,6 +237,7 @@ Status SharedPool::take(std::span<const Question> questions, std::span<const Res
         spread_load();
         break;
       case Expected::kBatch:
+        wrote_ = wrote_ || !reply.is_error();
         count(reply.is_error() ? "dropped" : "told", questions[i].prompts);
         if (reply.is_error()) fail(reply);
         break;
@@ -300,19 +306,16 @@ void SharedPool::show_peers(TimePoint now) {
     Duration age;
   };
   std::map<std::string_view, Shown> by_id;
-  std::array<uint64_t, 4> states{};
-  uint64_t other_hashing = 0;
+  std::array<uint64_t, kShownStates.size()> states{};
   for (const auto& [field, peer] : peers_.all()) {
     ++states[static_cast<size_t>(peer.state)];
-    if (!peer.same_hashing && peer.state == PeerState::kFresh) ++other_hashing;
+    if (!peer.same_hashing && peer.state == PeerState::kFresh) ++states.back();
     const auto [it, first] = by_id.try_emplace(peer.id, Shown{peer.state, peer.age(now)});
     if (!first && peer.age(now) < it->second.age) it->second = {peer.state, peer.age(now)};
   }
   for (size_t i = 0; i < states.size(); ++i) {
-    metrics_.replicas.with({options_.name, peer_state_name(static_cast<PeerState>(i))})
-        .set(static_cast<double>(states[i]));
+    metrics_.replicas.with({options_.name, kShownStates[i]}).set(static_cast<double>(states[i]));
   }
-  metrics_.replicas.with({options_.name, "other_hashing"}).set(static_cast<double>(other_hashing));
   for (const auto& [id, shown] : by_id) {
     metrics_.staleness.update({options_.name, id},
                               [&](telemetry::Gauge& gauge) { gauge.set(to_seconds(shown.age)); });

@@ -73,6 +73,8 @@ class SharedPool final : public PrefixOutlet {
   void fade(TimePoint now, TimePoint until);
   // There is more to be read or written at once.
   bool behind() const { return behind_; }
+  // The last exchange had the store take something.
+  bool wrote() const { return wrote_; }
   void append_farewell(std::string& commands, size_t& replies) const;
 
   // Members of a JSON object.
@@ -133,6 +135,7 @@ class SharedPool final : public PrefixOutlet {
   std::map<uint64_t, uint64_t> sequences_;  // of batches, by sender
   std::map<std::string, PeerState> shown_;  // replicas by id, as metrics and log have them
   bool behind_ = false;
+  bool wrote_ = false;
 };
 
 }  // namespace penstock::sharing

@@ -52,10 +52,12 @@ def test_everything_is_made_of_the_values_that_ask_for_it(helm):
         "config-file": "/config/mine.yaml", "pool-name": "llama", "pool-group": "inference.networking.k8s.io",
         "grpc-port": "9012", "grpc-health-port": "9013", "metrics-port": "9191", "metrics-endpoint-auth": "true",
         "tracing": "true", "cert-path": "/certs", "enable-cert-reload": "true", "v": "4", "drain-timeout": "45s",
-        "emit-endpoint-scores": "true", "grpc-max-recv-msg-size": "104857600"}
+        "emit-endpoint-scores": "true", "grpc-max-recv-msg-size": "104857600",
+        "shared-state-url": "rediss://store.inference:6379/1", "shared-state-staleness": "2s",
+        "shared-state-password-file": "/shared-state/secret"}
     pod = shipped.pod_spec(of(objects, "Deployment"))
     assert pod["priorityClassName"] == "system-cluster-critical" and pod["imagePullSecrets"] == [{"name": "pull"}]
-    assert {v["name"] for v in pod["volumes"]} == {"config", "certs", "scratch"}
+    assert {v["name"] for v in pod["volumes"]} == {"config", "certs", "scratch", "shared-state"}
     environment = {e["name"]: e.get("value") for e in epp["env"]}
     assert environment["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4317" and environment["EXTRA"] == "yes"
     pool = of(objects, "InferencePool")["spec"]

@@ -8,7 +8,9 @@
   "pool-group" "router.inferencePool.group"
   "endpoint-selector" "router.modelServers.matchLabels" "endpoint-target-ports" "router.modelServers.targetPorts"
   "grpc-port" "router.epp.extProcPort" "grpc-health-port" "router.epp.grpcHealthPort"
-  "metrics-port" "router.metricsPort" -}}
+  "metrics-port" "router.metricsPort" "shared-state-url" "router.epp.sharedState.url"
+  "shared-state-password-file" "router.epp.sharedState.passwordSecret"
+  "shared-state-staleness" "router.epp.sharedState.staleness" -}}
 {{- range $flag, $value := $router.epp.flags -}}
   {{- if hasKey $ours $flag -}}
     {{- fail (printf "router.epp.flags.%s: the chart sets this flag; use %s" $flag (index $ours $flag)) -}}
@@ -28,6 +30,9 @@
 {{- end -}}
 {{- if not (hasKey (include "penstock.pluginFiles" . | fromYaml) $router.epp.pluginsConfigFile) -}}
   {{- fail (printf "router.epp.pluginsConfigFile: there is no %s among default-plugins.yaml, payload-agnostic.yaml and router.epp.pluginsCustomConfig" $router.epp.pluginsConfigFile) -}}
+{{- end -}}
+{{- if and $router.epp.sharedState.passwordSecret (not $router.epp.sharedState.url) -}}
+  {{- fail "router.epp.sharedState.passwordSecret: there is no url that it is for" -}}
 {{- end -}}
 {{- if and $router.epp.autoscaling.enabled (include "penstock.leaderElection" .) -}}
   {{- fail "router.epp.autoscaling.enabled: with router.epp.flags.ha-enable-leader-election one replica does all the work, however many there are" -}}

@@ -31,6 +31,15 @@ the environment's NAMESPACE.
   {{- $_ := set $flags "cert-path" "/certs" -}}
   {{- $_ := set $flags "enable-cert-reload" true -}}
 {{- end -}}
+{{- with $router.epp.sharedState -}}
+  {{- if .url -}}
+    {{- $_ := set $flags "shared-state-url" .url -}}
+    {{- $_ := set $flags "shared-state-staleness" .staleness -}}
+    {{- if .passwordSecret -}}
+      {{- $_ := set $flags "shared-state-password-file" (printf "/shared-state/%s" .passwordKey) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
 {{- if $router.proxy.enabled -}}
   {{- $_ := set $flags "secure-serving" false -}}
   {{- /* When it is told to end, its Envoy is, too. */ -}}
