@@ -99,6 +99,17 @@ pools:
   EXPECT_EQ(s->default_pool, "ai/llama");
   EXPECT_EQ(s->admin_address, "127.0.0.1:9090");
   EXPECT_FALSE(s->telemetry.access_log);
+  const SharedStateSettings& shared = s->shared_state;
+  EXPECT_EQ(shared.url, "rediss://store:6380/2");
+  EXPECT_EQ(shared.user, "picker");
+  EXPECT_EQ(shared.password_file, "/etc/penstock/store.password");
+  EXPECT_EQ(shared.ca_file, "/keys/ca.crt");
+  EXPECT_EQ(shared.replica, "one");
+  EXPECT_EQ(shared.staleness, std::chrono::seconds(2));
+  EXPECT_EQ(shared.interval, std::chrono::milliseconds(100));
+  EXPECT_FALSE(shared.load);
+  EXPECT_FALSE(shared.prefixes);
+  EXPECT_EQ(shared.prefix_batches, 10);
   EXPECT_EQ(s->buffered_bytes, int64_t{2} << 30);
   EXPECT_EQ(s->drain_timeout, std::chrono::seconds(5));
   EXPECT_EQ(s->services[0].urls[0], "http://10.0.0.9:80");
@@ -164,6 +175,12 @@ TEST(Settings, NameFieldValueAndLineInEveryError) {
   EXPECT_THAT(pool("  engine: {authorization: {file: nowhere}}\n"),
               HasSubstr("reading /etc/penstock/nowhere"));
   EXPECT_THAT(pool("- name: a\n"), HasSubstr("\"default/a\" is given twice"));
+  EXPECT_THAT(error_of(std::string(kMinimal) + "sharedState: {url: redis://h, staleness: 100ms}\n"),
+              HasSubstr("sharedState.staleness: 100ms is not between four times the interval of 50ms and 1m "
+                        "(line 3)"));
+  EXPECT_THAT(error_of(std::string(kMinimal) + "sharedState: {interval: 1ms}\n"), HasSubstr("is below 10ms"));
+  EXPECT_THAT(error_of(std::string(kMinimal) + "sharedState: {prefixBatches: 0}\n"),
+              HasSubstr("sharedState.prefixBatches: 0 is not in 1..1000000 (line 3)"));
   EXPECT_THAT(error_of(std::string(kMinimal) + "telemetry: {logLevel: loud}\n"),
               HasSubstr("\"loud\" is not error"));
   EXPECT_THAT(error_of(std::string(kMinimal) + "routing: {defaultPool: x}\n"),
