@@ -259,7 +259,7 @@ TEST(Settings, TracingNamesItsExporterAndProtocol) {
 
 TEST(Settings, DescribeEveryFieldWithTypeAndDefault) {
   const auto sections = describe_settings();
-  EXPECT_EQ(sections.size(), 22U);
+  EXPECT_EQ(sections.size(), 23U);
   for (const SettingsSection& section : sections) {
     EXPECT_FALSE(section.fields.empty()) << section.path;
     for (const ParamDoc& field : section.fields)

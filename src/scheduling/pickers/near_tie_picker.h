@@ -9,9 +9,9 @@ namespace penstock::scheduling {
 // endpoint. Of the candidates within epsilon of the best total (best - epsilon, or best * (1 - epsilon) with
 // relative), two are drawn and the one with fewer tokens in flight is taken (then fewer requests, then the
 // first drawn; both as the gateway itself counts them in EndpointLive, with those of other replicas where
-// they are shared, so no producer is needed); with choice: random the first drawn. Further targets follow by total, best first. The draws come from the
-// request's seed, so a replay repeats them. Example: totals {4.8, 4.79, 1}, epsilon 0.05, tokens in flight
-// {900, 100, 0}: the second.
+// they are shared, so no producer is needed); with choice: random the first drawn. Further targets follow by
+// total, best first. The draws come from the request's seed, so a replay repeats them. Example: totals
+// {4.8, 4.79, 1}, epsilon 0.05, tokens in flight {900, 100, 0}: the second.
 class NearTiePicker final : public Picker {
  public:
   static constexpr std::string_view kType = "near-tie-picker";
