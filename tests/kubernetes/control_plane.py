@@ -254,7 +254,7 @@ class ControlPlane(Cluster):
         super().__init__(folder)
         self.controllers = controllers
         self.etcd_port, self.etcd_peer_port = free_port(), free_port()
-        self.running = {}
+        self.running, self.flags = {}, ()  # the API server's own
 
     # --- processes ---
 
@@ -277,7 +277,7 @@ class ControlPlane(Cluster):
             raise
         return self
 
-    def start_api_server(self, *flags):
+    def start_api_server(self):
         folder = self.folder
         self._run("kube-apiserver", f"--etcd-servers=http://127.0.0.1:{self.etcd_port}", "--bind-address=127.0.0.1",
                   f"--secure-port={self.port}", "--advertise-address=127.0.0.1",
@@ -287,7 +287,7 @@ class ControlPlane(Cluster):
                   f"--client-ca-file={folder}/ca.crt", f"--token-auth-file={folder}/tokens.csv",
                   "--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://kubernetes.default.svc",
                   f"--service-account-key-file={folder}/accounts.pub", f"--service-account-signing-key-file={folder}/accounts.key",
-                  "--authorization-mode=Node,RBAC", "--allow-privileged=true", "--profiling=false", *flags)
+                  "--authorization-mode=Node,RBAC", "--allow-privileged=true", "--profiling=false", *self.flags)
         with httpx.Client(verify=ssl.create_default_context(cafile=str(folder / "ca.crt")), trust_env=False, timeout=5,
                           headers={"authorization": f"Bearer {ADMIN_TOKEN}"}) as http:
             def ready():

@@ -9,7 +9,7 @@ import yaml
 
 import harness
 from charts import absent
-from control_plane import ControlPlane, missing_programs
+from control_plane import ADMIN_TOKEN, ControlPlane, missing_programs
 from node import Clients, Gateway, Kubelet
 from schemas import known
 from workload import CHAT, LABELS, SECONDS, Workload, port_free_on
@@ -246,6 +246,18 @@ def test_the_api_server_is_killed_and_comes_back(site):
         site.wait_for_endpoints(2)
     for picker in site.kubelet.ready():
         site.until(lambda p=picker: p.metric_sum("penstock_kubernetes_synced") == 4, SECONDS, "all is followed again")
+
+
+def test_the_scrapers_account_reads_metrics_and_nothing_else(site):
+    picker = site.kubelet.ready()[0]
+    reader = site.cluster.token_of(site.namespace, "llama-epp-metrics-reader")
+
+    def get(path, token):
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        return site.http.get(picker.admin + path, headers=headers).status_code
+    assert [get("/metrics", token) for token in (None, "nobody's", reader)] == [401, 401, 200]
+    assert [get("/debug/endpoints", token) for token in (None, "nobody's", reader)] == [401, 401, 403]
+    assert get("/debug/endpoints", ADMIN_TOKEN) == 200 and get("/healthz", None) == 200
 
 
 def test_the_pickers_are_restarted_one_by_one(site):

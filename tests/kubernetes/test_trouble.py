@@ -74,6 +74,40 @@ def test_a_token_that_is_revoked_while_serving_costs_nothing_but_news(team):
     team.serve(envoy, [0, 1, 2])
 
 
+def test_a_client_certificate_is_a_user_of_the_role(team):
+    team.pod(0)
+    plane = team.cluster
+    plane.make_certificate("picker", f"picker-of-{team.namespace}")
+    binding = team.object("RoleBinding")
+    plane.admin.apply({**binding, "metadata": {"name": "by-certificate", "namespace": team.namespace},
+                       "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": f"picker-of-{team.namespace}"}]})
+    config = plane.kubeconfig(None, f"by-certificate-{team.namespace}", team.namespace,
+                              **{"client-certificate": str(plane.folder / "picker.crt"), "client-key": str(plane.folder / "picker.key")})
+    picker = team.picker(kubeconfig=config)
+    picker.wait_for_endpoints(1)
+
+
+def test_a_program_gives_the_token_and_is_asked_again_when_it_is_refused(team):
+    team.pod(0)
+    plane = team.cluster
+    holder = plane.ready_pod(team.namespace, "holder", "127.0.0.9", {"app": "picker"}, account="llama-epp")
+    token, login = team.folder / "token", team.folder / "login"
+    token.write_text(plane.token_of(team.namespace, "llama-epp", pod=holder))
+    login.write_text('#!/bin/sh\necho "{\\"apiVersion\\":\\"client.authentication.k8s.io/v1\\",\\"kind\\":\\"ExecCredential\\",'
+                     f'\\"status\\":{{\\"token\\":\\"$(cat {token})\\"}}}}"\n')
+    login.chmod(0o700)
+    config = plane.kubeconfig(None, f"by-program-{team.namespace}", team.namespace, exec={
+        "apiVersion": "client.authentication.k8s.io/v1", "command": str(login), "interactiveMode": "Never"})
+    picker = team.picker(kubeconfig=config)
+    picker.wait_for_endpoints(1)
+    token.write_text(plane.token_of(team.namespace, "llama-epp"))
+    plane.admin.delete(holder)
+    plane.stop_api_server()  # or its watches would go on for minutes
+    plane.start_api_server()
+    team.pod(1)
+    picker.wait_for_endpoints(2, LONG)
+
+
 @pytest.mark.parametrize("resource, group", [("pods", ""), ("inferencepools", "inference.networking.k8s.io"),
                                              ("inferenceobjectives", "llm-d.ai")])
 def test_a_verb_that_the_role_lacks_is_named_with_its_resource(team, resource, group):
@@ -176,11 +210,12 @@ def test_of_two_pickers_the_leader_is_ready_and_the_other_takes_over(plane, helm
 
 
 @pytest.fixture
-def bare_plane(tmp_path_factory):
-    """An API server without resource definitions."""
+def bare_plane(request, tmp_path_factory):
+    """An API server without resource definitions, with the flags of the test's parameter."""
     if missing := missing_programs():
         absent("not built: " + ", ".join(missing))
     plane = ControlPlane(tmp_path_factory.mktemp("bare"))
+    plane.flags = getattr(request, "param", ())
     try:
         plane.start()
         yield plane
@@ -204,5 +239,24 @@ def test_definitions_that_are_missing_are_said_and_found_when_they_come(bare_pla
         team.apply("InferenceObjective", "high", {"priority": 7})
         eventually(lambda: picker.known()[1]["inferenceobjectives"]["state"] == "followed", LONG, "objectives are found")
         assert picker.known()[1]["inferenceobjectives"]["objects"] == 1
+    finally:
+        team.stop()
+
+
+@pytest.mark.parametrize("bare_plane", [["--feature-gates=WatchList=false"]], indirect=True)
+def test_a_server_without_streaming_lists_is_read_in_pages(bare_plane, tmp_path):
+    bare_plane.install_crds(POOL_CRD)
+    team = Team(bare_plane, tmp_path)
+    try:
+        for index in range(260):  # a page has 250
+            bare_plane.ready_pod(team.namespace, f"many-{index}", f"127.0.3.{index % 250 + 1}", LABELS)
+        picker = team.picker("--refresh-metrics-interval=60s", "--metrics-staleness-threshold=200s")  # nothing answers there
+
+        def pods():
+            return picker.known()[1]["pods"].get("objects")
+        eventually(lambda: pods() == 260, SECONDS, "all pods")
+        assert picker.has_said("the API server has no streaming lists, pages are read", "pods")
+        bare_plane.admin.delete({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "many-7", "namespace": team.namespace}})
+        eventually(lambda: pods() == 259, SECONDS, "one less")
     finally:
         team.stop()
