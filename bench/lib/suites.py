@@ -228,7 +228,7 @@ def prefix_index(args):
     """The prefix index: 1 M entries of 16 workers, prompts of 128 blocks, all different (uniq) or sharing 96 (share)."""
     rows = google_benchmark("kvindex/kvindex_bench", "Prefix(Insert/|Hit/|Miss|Half|HitCold|Match1000|InsertAndEvict)", "0.2",
                             args.rounds)
-    rows |= google_benchmark("kvindex/kvindex_bench", "PrefixTwoWritersStall|PrefixByteBudget", repetitions=args.rounds,
+    rows |= google_benchmark("kvindex/kvindex_bench", "PrefixTwoWritersStall|PrefixGrowthStep|PrefixByteBudget", repetitions=args.rounds,
                              pinned=False)
 
     def of(name):
@@ -257,6 +257,9 @@ def prefix_index(args):
          "us_match_1000_blocks_1000ep"),
         ("two loops insert while it grows from empty: longest insert, CPU", stall["us_worst"], "µs", 50, "us_stall_worst"),
         ("the same, one of a thousand", stall["us_p999"], "µs", None, "us_stall_p999"),
+        ("the longest of as many measurements of 1 µs of arithmetic", stall["us_worst_idle"], "µs", None, "us_stall_worst_idle"),
+        ("one loop: longest step of growth, the least of nine times, CPU", of("PrefixGrowthStep")["us_longest_step"], "µs", 50,
+         "us_longest_growth_step"),
         ("most bytes held ÷ budget", budget["most_bytes"] / budget["budget_bytes"], "", 1, "budget_share"),
         ("entries kept in a budget of 4 MiB", budget["entries"], "", None, "budget_entries"),
     ]

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -301,6 +302,29 @@ void PrefixTwoWritersStall(benchmark::State& state) {
   state.counters["dropped"] = static_cast<double>(dropped);
 }
 BENCHMARK(PrefixTwoWritersStall)->Iterations(3)->Unit(benchmark::kMillisecond);
+
+// The longest insert of a growth from empty that is the code's own: one thread does the same inserts into a
+// fresh index again and again, and the least time of each is without what the machine did meanwhile. Page
+// faults are in it, as every index has its own memory.
+void PrefixGrowthStep(benchmark::State& state) {
+  PrefixIndex::Options options;
+  options.queues = 2;
+  options.capacity_blocks = 1U << 20U;
+  const std::vector<Hashes> prompts = make_prompts(Shape::kUniq);
+  std::vector<double> least(prompts.size(), std::numeric_limits<double>::infinity());
+  for (auto _ : state) {
+    const auto index = std::move(PrefixIndex::create(options)).value();
+    for (size_t p = 0; p < prompts.size(); ++p) {
+      const double begin = thread_cpu_us();
+      index->insert({0}, prompts[p]);
+      least[p] = std::min(least[p], thread_cpu_us() - begin);
+    }
+  }
+  const auto longest = std::max_element(least.begin(), least.end());
+  state.counters["us_longest_step"] = *longest;
+  state.counters["at_insert"] = static_cast<double>(longest - least.begin());
+}
+BENCHMARK(PrefixGrowthStep)->Iterations(9)->Unit(benchmark::kMillisecond);
 
 // The load of PrefixInsert into a budget of a quarter of what it needs: the oldest goes, the budget holds.
 void PrefixByteBudget(benchmark::State& state) {
