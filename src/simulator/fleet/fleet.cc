@@ -47,7 +47,7 @@ double balance_of(const std::vector<uint64_t>& shares) {
 }
 
 FleetGateway::Options gateway_options(const FleetOptions& fleet, uint32_t number,
-                                      std::span<const FleetClass> classes) {
+                                      std::span<const FleetClass> classes, Outside* outside = nullptr) {
   return {.seed = mixed(fleet.seed, number),
           .engines = fleet.engines,
           .block_size = fleet.engine.block_size,
@@ -55,13 +55,15 @@ FleetGateway::Options gateway_options(const FleetOptions& fleet, uint32_t number
           .max_adapters = fleet.engine.max_adapters,
           .scrape_interval = fleet.scrape_interval,
           .staleness = fleet.staleness,
-          .classes = classes};
+          .classes = classes,
+          .outside = outside};
 }
 
 // One run: a heap of what happens next, and what happens then. At one instant engines end their steps before
-// engines go and come, before pages are scraped, before anybody looks at the balance, before requests arrive;
-// equals in the order in which they were planned.
-class Run {
+// engines go and come, before pages are scraped, before anybody looks at the balance, before waits of plugins
+// end, before requests arrive; equals in the order in which they were planned. To plugins it is the world
+// outside, in which time passes and nobody answers.
+class Run final : private Outside {
  public:
   Run(const FleetOptions& options, const Workload& workload, const FleetPolicy& policy)
       : options_(options), workload_(workload), policy_(policy), start_(clock_.now()) {
@@ -79,7 +81,8 @@ class Run {
       planned_step_.push_back(0);
     }
     for (uint32_t i = 0; i < options_.gateways; ++i) {
-      auto made = FleetGateway::create(policy_, gateway_options(options_, i, workload_.classes), clock_);
+      auto made =
+          FleetGateway::create(policy_, gateway_options(options_, i, workload_.classes, this), clock_);
       if (!made.ok()) return std::move(made).error();
       gateways_.push_back(std::move(made).value());
     }
@@ -100,17 +103,26 @@ class Run {
   }
 
  private:
-  enum class Kind : uint8_t { kStep, kRestart, kNotice, kBack, kScrape, kSample, kArrival };
+  enum class Kind : uint8_t { kStep, kRestart, kNotice, kBack, kScrape, kSample, kTimer, kArrival };
   struct Planned {
     TimePoint at;
     Kind kind;
-    uint32_t index;     // of kScrape: gateway * engines + engine; of kArrival: request; else engine
+    // Of kScrape: gateway * engines + engine; of kTimer: place in timers_; of kArrival: request; else engine.
+    uint32_t index;
     uint64_t sequence;  // of planning
     bool operator>(const Planned& other) const {
       if (at != other.at) return at > other.at;
       if (kind != other.kind) return kind > other.kind;
       return sequence > other.sequence;
     }
+  };
+  // A request that is not decided yet.
+  struct Waiting {
+    uint32_t request = FleetRequest::kNone;
+    uint32_t gateway = 0;
+    FleetGateway::Handle handle = 0;
+    TimePoint arrived_at;
+    bool counted = false;
   };
   // A request on an engine.
   struct Flight {
@@ -152,6 +164,9 @@ class Run {
         break;
       case Kind::kSample:
         sample();
+        break;
+      case Kind::kTimer:
+        end_timer(planned.index);
         break;
       case Kind::kArrival:
         if (workload_.requests[planned.index].after == FleetRequest::kNone) plan_next_arrival();
@@ -282,6 +297,20 @@ class Run {
       release_followers(index);
       return;
     }
+    const auto gateway =
+        static_cast<uint32_t>(mixed(options_.seed ^ 0x6A7E3A75ULL, index) % options_.gateways);
+    const FleetGateway::Prompt prompt = prompt_of(index);
+    const Waiting asked{index, gateway, gateways_[gateway]->ask(prompt), now, counted};
+    if (gateways_[gateway]->is_waiting(asked.handle)) {
+      waiting_.push_back(asked);
+    } else {
+      decide(asked, prompt);
+    }
+  }
+
+  // Valid until the next one.
+  FleetGateway::Prompt prompt_of(uint32_t index) {
+    const FleetRequest& request = workload_.requests[index];
     workload_.tokens_of(request, tokens_);
     FleetGateway::Prompt prompt;
     id_.clear();
@@ -297,12 +326,15 @@ class Run {
     if (request.adapter >= 0) prompt.adapter = workload_.adapters[static_cast<size_t>(request.adapter)];
     if (!workload_.classes.empty()) prompt.of_class = &workload_.classes[request.class_index];
     if (policy_.sticky) prompt.only = static_cast<int32_t>(sticky_engine(request));
+    return prompt;
+  }
 
-    const auto gateway =
-        static_cast<uint32_t>(mixed(options_.seed ^ 0x6A7E3A75ULL, index) % options_.gateways);
-    Result<FleetGateway::Choice> choice = gateways_[gateway]->decide(prompt, reachable_);
+  void decide(const Waiting& asked, const FleetGateway::Prompt& prompt) {
+    const uint32_t index = asked.request;
+    const FleetRequest& request = workload_.requests[index];
+    Result<FleetGateway::Choice> choice = gateways_[asked.gateway]->decide(asked.handle, prompt, reachable_);
     if (!choice.ok()) {
-      if (counted) {
+      if (asked.counted) {
         ++report_.rejected;
         ++class_of(request).rejected;
         if (report_.rejection.empty()) report_.rejection = choice.error().message;
@@ -310,14 +342,55 @@ class Run {
       release_followers(index);
       return;
     }
-    if (counted && choice->fallback) ++report_.fallbacks;
+    if (asked.counted && choice->fallback) ++report_.fallbacks;
     if (!choice->connected) {
-      if (counted) count_failure(index);
+      if (asked.counted) count_failure(index);
       release_followers(index);
       return;
     }
-    if (counted && choice->attempts > 1) ++report_.retried;
-    submit(index, gateway, *choice, counted);
+    if (asked.counted && choice->attempts > 1) ++report_.retried;
+    submit(asked, *choice);
+  }
+
+  // Plugins' way out: their waits end, and a call is answered by nobody.
+  Status prepare(const std::string&) override {
+    return Error{ErrorCode::kNotImplemented, "nobody is called in a simulation"};
+  }
+  void post(std::string, std::string, Duration, size_t, Done done) override {
+    after(Duration::zero(), [done = std::move(done)] {
+      Answer answer;
+      answer.error = "nobody is called in a simulation";
+      done(std::move(answer));
+    });
+  }
+  void after(Duration pause, std::function<void()> then) override {
+    uint32_t place = 0;
+    if (idle_timers_.empty()) {
+      place = static_cast<uint32_t>(timers_.size());
+      timers_.emplace_back();
+    } else {
+      place = idle_timers_.back();
+      idle_timers_.pop_back();
+    }
+    timers_[place] = std::move(then);
+    plan(clock_.now() + std::max(pause, Duration::zero()), Kind::kTimer, place);
+  }
+  size_t loop() const override { return 0; }
+
+  // Whoever had waited for it is decided.
+  void end_timer(uint32_t place) {
+    const std::function<void()> then = std::exchange(timers_[place], nullptr);
+    idle_timers_.push_back(place);
+    then();
+    for (size_t i = 0; i < waiting_.size();) {
+      if (gateways_[waiting_[i].gateway]->is_waiting(waiting_[i].handle)) {
+        ++i;
+        continue;
+      }
+      const Waiting asked = waiting_[i];
+      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+      decide(asked, prompt_of(asked.request));
+    }
   }
 
   // Of a workload without classes nobody looks at it.
@@ -336,8 +409,8 @@ class Run {
     return static_cast<uint32_t>(hash % options_.engines);
   }
 
-  void submit(uint32_t index, uint32_t gateway, const FleetGateway::Choice& choice, bool counted) {
-    const FleetRequest& request = workload_.requests[index];
+  void submit(const Waiting& asked, const FleetGateway::Choice& choice) {
+    const FleetRequest& request = workload_.requests[asked.request];
     const TimePoint now = clock_.now();
     uint32_t number = 0;
     if (idle_flights_.empty()) {
@@ -347,8 +420,10 @@ class Run {
       number = idle_flights_.back();
       idle_flights_.pop_back();
     }
-    flights_[number] = Flight{index, gateway, choice.engine, choice.handle, now, kNever, 0, counted};
-    if (counted) ++report_.engine_requests[choice.engine];
+    flights_[number] =
+        Flight{asked.request, asked.gateway, choice.engine, choice.handle, asked.arrived_at, kNever, 0,
+               asked.counted};
+    if (asked.counted) ++report_.engine_requests[choice.engine];
 
     EngineModel& engine = *engines_[choice.engine];
     const bool busy = engine.next_event().has_value();
@@ -463,7 +538,10 @@ class Run {
   std::vector<bool> is_up_;  // by engine
   const std::function<bool(uint32_t)> reachable_ = [this](uint32_t engine) { return is_up_[engine]; };
   std::vector<uint64_t> planned_step_;  // by engine: sequence of the step's end; another one is of the past
+  std::vector<std::function<void()>> timers_;
+  std::vector<uint32_t> idle_timers_;
   std::vector<std::unique_ptr<FleetGateway>> gateways_;
+  std::vector<Waiting> waiting_;  // as they came
 
   std::priority_queue<Planned, std::vector<Planned>, std::greater<>> heap_;
   uint64_t sequence_ = 1;

@@ -122,7 +122,8 @@ Status FleetGateway::load(const FleetPolicy& policy) {
                                     .allow_experimental = true,
                                     .scrape_interval = options_.scrape_interval,
                                     .staleness = options_.staleness,
-                                    .warm = &warm_};
+                                    .warm = &warm_,
+                                    .outside = options_.outside};
   Result<assembly::Assembly> assembled = assembly::assemble(policy.config, policy.source, options);
   if (!assembled.ok()) return std::move(assembled).error();
   std::shared_ptr<const director::Policy> loaded = std::move(assembled->policy);
@@ -193,46 +194,70 @@ void FleetGateway::refuse(Handle handle, uint32_t attempts, std::string_view rea
   idle_.push_back(handle);
 }
 
-Result<FleetGateway::Choice> FleetGateway::decide(const Prompt& prompt,
-                                                  const std::function<bool(uint32_t engine)>& reachable) {
+// What a front door makes of a prompt; holds what it is made of.
+struct FleetGateway::Input {
+  Input(const FleetGateway& gateway, const Prompt& prompt, TimePoint received_at)
+      : tokenized{prompt.tokens, {}} {
+    size_t count = 0;
+    fields[count++] = {"content-type", "application/json"};
+    if (!prompt.session.empty()) fields[count++] = {kSessionHeader, prompt.session};
+    if (!prompt.session_token.empty()) fields[count++] = {kSessionTokenHeader, prompt.session_token};
+    if (prompt.of_class != nullptr) {
+      fields[count++] = {"x-llm-d-inference-objective", prompt.of_class->name};
+      fields[count++] = {"x-llm-d-inference-fairness-id", prompt.of_class->tenant};
+    }
+    parsed.api = ApiKind::kCompletions;
+    parsed.model = prompt.adapter.empty() ? kModel : prompt.adapter;
+    parsed.streaming = true;
+    parsed.prompts = std::span(&tokenized, 1);
+
+    request.request_id = prompt.request_id;
+    request.method = "POST";
+    request.path = kPath;
+    request.headers = std::span(fields).first(count);
+    request.body = {kBody.data(), 2};
+    request.received_at = received_at;
+    if (!gateway.parsed_by_.empty()) {
+      request.parsed = &parsed;
+      request.parsed_by = gateway.parsed_by_;
+    }
+    if (prompt.only >= 0) {
+      only[0] = {kAddress, port_of(static_cast<uint32_t>(prompt.only))};
+      request.subset = only;
+    }
+  }
+  Input(const Input&) = delete;
+  Input& operator=(const Input&) = delete;
+
+  std::array<HeaderField, 5> fields;
+  TokenizedPrompt tokenized;
+  protocol::ParsedBody parsed;
+  std::array<director::SubsetEntry, 1> only;
+  director::RequestInput request;
+};
+
+FleetGateway::Handle FleetGateway::ask(const Prompt& prompt) {
   const Handle handle = take();
   Exchange& exchange = *exchanges_[handle];
   exchange.request.reset();
   exchange.observer.start(pool_, exchange.request, nullptr, 0);
+  exchange.received_at = clock_.now();
+  if (!policy_->asking.empty())
+    director_->ask(exchange.request, Input(*this, prompt, exchange.received_at).request);
+  return handle;
+}
 
-  std::array<HeaderField, 5> fields;
-  size_t count = 0;
-  fields[count++] = {"content-type", "application/json"};
-  if (!prompt.session.empty()) fields[count++] = {kSessionHeader, prompt.session};
-  if (!prompt.session_token.empty()) fields[count++] = {kSessionTokenHeader, prompt.session_token};
-  if (prompt.of_class != nullptr) {
-    fields[count++] = {"x-llm-d-inference-objective", prompt.of_class->name};
-    fields[count++] = {"x-llm-d-inference-fairness-id", prompt.of_class->tenant};
-  }
-  const TokenizedPrompt tokenized{prompt.tokens, {}};
-  protocol::ParsedBody parsed;
-  parsed.api = ApiKind::kCompletions;
-  parsed.model = prompt.adapter.empty() ? kModel : prompt.adapter;
-  parsed.streaming = true;
-  parsed.prompts = std::span(&tokenized, 1);
+bool FleetGateway::is_waiting(Handle handle) const {
+  const auto& questions = exchanges_[handle]->request.questions;
+  return std::any_of(questions.begin(), questions.end(),
+                     [](const AskedQuestion& asked) { return !asked.question->answered(); });
+}
 
-  director::RequestInput input;
-  input.request_id = prompt.request_id;
-  input.method = "POST";
-  input.path = kPath;
-  input.headers = std::span(fields).first(count);
-  input.body = {kBody.data(), 2};
-  input.received_at = clock_.now();
-  if (!parsed_by_.empty()) {
-    input.parsed = &parsed;
-    input.parsed_by = parsed_by_;
-  }
-  std::array<director::SubsetEntry, 1> only;
-  if (prompt.only >= 0) {
-    only[0] = {kAddress, port_of(static_cast<uint32_t>(prompt.only))};
-    input.subset = only;
-  }
-  Status decided = director_->decide(exchange.request, input);
+Result<FleetGateway::Choice> FleetGateway::decide(Handle handle, const Prompt& prompt,
+                                                  const std::function<bool(uint32_t engine)>& reachable) {
+  Exchange& exchange = *exchanges_[handle];
+  const Input input(*this, prompt, exchange.received_at);
+  Status decided = director_->decide(exchange.request, input.request);
   Choice choice;
   choice.handle = handle;
   std::array<EndpointSlot, kAttempts> tried;

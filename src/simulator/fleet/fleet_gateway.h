@@ -39,6 +39,7 @@ class FleetGateway {
     Duration scrape_interval{};
     Duration staleness{};
     std::span<const FleetClass> classes;  // whose objectives there are; valid during create()
+    Outside* outside = nullptr;           // for plugins that wait; outlives the gateway
   };
   // Errors are the loader's. `clock` outlives the gateway.
   static Result<std::unique_ptr<FleetGateway>> create(const FleetPolicy& policy, const Options& options,
@@ -64,8 +65,11 @@ class FleetGateway {
     std::string_view adapter;  // empty: the base model
     int32_t only = -1;         // the one engine that may be used
   };
-  // A request that was decided, until finish().
+  // A request, until it is refused, fail() or finish().
   using Handle = uint32_t;
+  // A request comes. The decision is to wait while is_waiting() says so.
+  Handle ask(const Prompt& prompt);
+  bool is_waiting(Handle handle) const;
   struct Choice {
     Handle handle = 0;
     uint32_t engine = 0;
@@ -75,7 +79,12 @@ class FleetGateway {
   };
   // As many engines are tried as `serve` tries: one that is not `reachable` is left for another one.
   static constexpr uint32_t kAttempts = 3;
-  Result<Choice> decide(const Prompt& prompt, const std::function<bool(uint32_t engine)>& reachable);
+  // `prompt` as it was in ask().
+  Result<Choice> decide(Handle handle, const Prompt& prompt,
+                        const std::function<bool(uint32_t engine)>& reachable);
+  Result<Choice> decide(const Prompt& prompt, const std::function<bool(uint32_t engine)>& reachable) {
+    return decide(ask(prompt), prompt, reachable);
+  }
   // The answer begins. `session_token`: set where the policy gives the client one.
   void first_token(Handle handle, std::string& session_token);
   // Every further token, where wants_tokens().
@@ -86,7 +95,7 @@ class FleetGateway {
   // The answer is complete; the handle may be given out again.
   void finish(Handle handle, uint32_t prompt_tokens, uint32_t output_tokens, uint32_t cached_tokens);
 
-  // Requests that were decided and have not ended.
+  // Requests that came and have not ended.
   size_t in_flight() const { return exchanges_.size() - idle_.size(); }
   // In flight at an engine by this gateway's own count.
   uint32_t requests_at(uint32_t engine) const;
@@ -95,7 +104,9 @@ class FleetGateway {
   struct Exchange {
     director::Request request;
     director::Observer observer;
+    TimePoint received_at;
   };
+  struct Input;
 
   FleetGateway(const Options& options, const Clock& clock);
   Status load(const FleetPolicy& policy);

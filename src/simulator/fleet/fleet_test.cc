@@ -109,6 +109,58 @@ TEST(FleetTest, APromptAskedAgainIsFoundInTheCacheOfTheEngineThatHadIt) {
   EXPECT_LT(affine->ttft_ms.mean, turns->ttft_ms.mean);
 }
 
+TEST(FleetTest, RequestsOfOneMomentWaitForEachOtherWhereThePolicyLetsThem) {
+  // Two prompts, each asked eight times within 70 ms.
+  Workload workload;
+  for (int i = 0; i < 16; ++i) {
+    workload.requests.push_back({.at = std::chrono::milliseconds(5 * (i / 2) * 2), .output_tokens = 2});
+    workload.add_piece({static_cast<uint64_t>(1 + i % 2), 1600});
+  }
+  const auto config = [](int window_ms) {
+    return FleetPolicy{.name = "burst",
+                       .config =
+                           "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
+                           "- {type: burst-prefix-cache-producer, parameters: {windowDurationMs: " +
+                           std::to_string(window_ms) +
+                           "}}\n"
+                           "- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: "
+                           "burst-prefix-cache-producer}}\n"
+                           "schedulingProfiles:\n"
+                           "- {name: default, plugins: [{pluginRef: prefix-cache-scorer}]}\n",
+                       .source = "test"};
+  };
+  const auto grouped = run_fleet(small_fleet(4), workload, config(100));
+  ASSERT_TRUE(grouped.ok()) << grouped.error().message;
+  EXPECT_EQ(grouped->finished, 16U);
+  EXPECT_EQ(grouped->fallbacks, 0U);
+  std::vector<uint64_t> shares = grouped->engine_requests;
+  std::sort(shares.begin(), shares.end());
+  EXPECT_EQ(shares, (std::vector<uint64_t>{0, 0, 8, 8})) << "each prompt goes to one engine";
+  EXPECT_GT(grouped->ttft_ms.mean, 30) << "the window is part of the time";
+
+  const auto alone = run_fleet(small_fleet(4), workload, config(1));
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(alone->finished, 16U);
+  EXPECT_LT(*std::max_element(alone->engine_requests.begin(), alone->engine_requests.end()), 8U)
+      << "too short a window: nobody is together with another one";
+}
+
+TEST(FleetTest, ASimulatedFleetCallsNoPredictor) {
+  const FleetPolicy asks{.name = "predictor",
+                         .config =
+                             "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
+                             "- {type: predicted-latency-producer, parameters: {predictionServerURL: "
+                             "\"http://127.0.0.1:1\"}}\n"
+                             "- {type: latency-scorer}\n"
+                             "schedulingProfiles:\n"
+                             "- {name: default, plugins: [{pluginRef: latency-scorer}]}\n",
+                         .source = "test"};
+  const auto report = run_fleet(small_fleet(2), strangers(8, std::chrono::seconds(1), 500, 10), asks);
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_EQ(report->finished, 8U);
+  EXPECT_EQ(report->fallbacks, 0U);
+}
+
 TEST(FleetTest, ATurnWaitsForTheAnswerBeforeItAndFindsItInTheCache) {
   Workload workload;
   workload.requests.push_back({.at = {}, .output_tokens = 65, .session = 0, .answer_seed = 5});

@@ -20,8 +20,7 @@ std::vector<WorkloadKind> workload_kinds();
 inline constexpr size_t kMaxGeneratedRequests = 1'000'000;
 
 // Draws a workload of a kind, at the kind's own rate; equal seeds give equal workloads. `requests` 0: the
-// kind's own number; of the Mooncake kinds come about so many. Errors: no such kind (lists them), too many
-// requests.
+// kind's own number. Errors: no such kind (lists them), too many requests.
 Result<Workload> generate_workload(std::string_view kind, size_t requests, uint64_t seed);
 
 // Conversations after the Mooncake FAST'25 traces (mooncake_generator.cc): prompts are chains of 512-token

@@ -36,6 +36,14 @@ TEST(GeneratorsTest, EveryKindIsDrawnInOrderOfTimeAndAgainFromItsSeed) {
   }
 }
 
+TEST(GeneratorsTest, EveryKindDrawsAsManyRequestsAsAreAskedFor) {
+  for (const WorkloadKind& kind : workload_kinds()) {
+    for (const size_t requests : {1, 7, 100, 999}) {
+      EXPECT_EQ(generate_workload(kind.name, requests, 3)->requests.size(), requests) << kind.name;
+    }
+  }
+}
+
 TEST(GeneratorsTest, AnUnknownKindIsAnErrorThatListsThem) {
   const auto none = generate_workload("nothing", 1, 1);
   ASSERT_FALSE(none.ok());

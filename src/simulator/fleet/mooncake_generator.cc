@@ -110,9 +110,16 @@ class Generator {
     plan_chains();
     next_block_ = static_cast<uint32_t>(shape_.clusters.size() * shape_.cluster_blocks);
     for (uint32_t chain = 0; chain < depths_.size(); ++chain) converse(chain);
+    // The plan comes within some requests of the number: the rest are single questions.
+    while (turns_.size() < requests_) {
+      depths_.push_back(1);
+      lengths_.push_back(random_.uniform() * shape_.single_to);
+      converse(static_cast<uint32_t>(depths_.size() - 1));
+    }
     std::sort(turns_.begin(), turns_.end(), [](const Turn& a, const Turn& b) {
       return std::tie(a.at, a.conversation, a.number) < std::tie(b.at, b.conversation, b.number);
     });
+    turns_.resize(std::min(turns_.size(), requests_));
     return std::move(turns_);
   }
 

@@ -72,8 +72,8 @@ void bind(config::Binder& b, SimFleetOptions& o) {
   b.field("workload", o.workload, "",
           "Kind of requests to draw where there is no trace; the kinds are listed below.");
   b.field("requests", o.requests, "requests",
-          "How many: the first ones of the trace, or so many drawn (of conversation, synthetic and toolagent "
-          "about so many); 0: all of them, or the kind's own number.");
+          "How many: the first ones of the trace, or so many drawn; "
+          "0: all of them, or the kind's own number.");
   b.field("speed", o.speed, "ratio",
           "How many times as fast everything arrives, pauses between turns included.");
   b.field(
