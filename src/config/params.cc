@@ -85,13 +85,15 @@ void Binder::fail(std::string_view name, std::string_view message) {
     }
   }
   if (node == nullptr) node = node_;
-  const std::string field =
-      path_.empty() || name.empty() ? path_ + std::string(name) : fmt::format("{}.{}", path_, name);
-  // What comes from an object within says its line itself.
-  const size_t last = message.rfind('(');
+  // What comes from an object within says its own path from here, and its line.
+  const bool within =
+      !name.empty() && message.starts_with(name) && message.find_first_of(".:[", name.size()) == name.size();
+  const size_t last = message.rfind("(line ");
   const bool placed =
-      last != std::string_view::npos && message.ends_with(')') && message.substr(last).starts_with("(line ");
-  errors_.push_back(fmt::format("{}: {}{}", field, message, placed ? std::string() : where(node)));
+      last != std::string_view::npos && (within || message.find(')', last) == message.size() - 1);
+  const std::string said = within ? std::string(message) : fmt::format("{}: {}", name, message);
+  errors_.push_back(fmt::format("{}{}{}{}", path_, path_.empty() || name.empty() ? "" : ".", said,
+                                placed ? std::string() : where(node)));
 }
 
 void Binder::type_error(std::string_view name, const Node& node, std::string_view wanted) {

@@ -96,6 +96,25 @@ TEST(Params, AnErrorFromWithinKeepsItsOwnLine) {
             "p.inner: k: too small (line 2); p.last: too large (got 2) (line 3); p.last: odd) (line 3)");
 }
 
+TEST(Params, AnErrorFromWithinNamesTheObjectOnce) {
+  const auto node = parse_document("inner:\n  k: 1\n  x: 1\n", "t");
+  ASSERT_TRUE(node.ok());
+  const auto error_of = [&](std::string_view message) {
+    Binder b(&*node, "p", Binder::Case::kSensitive);
+    const Node* inner = nullptr;
+    b.node("inner", inner, "");
+    b.fail("inner", message);
+    return b.finish().error().message;
+  };
+  EXPECT_EQ(error_of("inner.k: too small (line 2)"), "p.inner.k: too small (line 2)");
+  EXPECT_EQ(error_of("inner[0].k: too small (line 2); inner[1]: odd (line 3)"),
+            "p.inner[0].k: too small (line 2); inner[1]: odd (line 3)");
+  EXPECT_EQ(error_of("inner: unknown field \"x\" (line 3), known: k"),
+            "p.inner: unknown field \"x\" (line 3), known: k");
+  EXPECT_EQ(error_of("inner.k must be 2"), "p.inner.k must be 2 (line 2)");
+  EXPECT_EQ(error_of("innermost"), "p.inner: innermost (line 2)");
+}
+
 TEST(Params, CaseMattersOnlyWhereAsked) {
   Sample s;
   Node keep;

@@ -36,7 +36,7 @@ bool nested_list(config::Binder& b, std::string_view name, std::string_view doc,
   for (size_t i = 0; i < node->items.size(); ++i) {
     const std::string path = std::string(name) + "[" + std::to_string(i) + "]";
     if (!node->items[i].is_map()) {
-      b.fail(name, path + " must be an object");
+      b.fail(name, path + ": must be an object");
       continue;
     }
     const Status status = config::decode_params(&node->items[i], path, bind);

@@ -66,6 +66,8 @@ TEST(EndpointAttributeFilterTest, RefusesBadParameters) {
               HasSubstr("attribute must be specified"));
   EXPECT_THAT(error("{attribute: Topology/x, algorithm: {type: threshold, threshold: {operator: Equal}}}"),
               HasSubstr("did you mean attribute: 'Topology', producer: 'x'?"));
+  EXPECT_THAT(error("{attribute: m, algorithm: {type: threshold, threshold: {operator: Equal, value: x}}}"),
+              HasSubstr("parameters.algorithm.threshold.value: expected number, got string \"x\" (line 1)"));
   EXPECT_THAT(error("{attribute: m, algorithm: {type: range}}"), HasSubstr("must be \"threshold\""));
   EXPECT_THAT(error("{attribute: m, algorithm: {type: threshold, threshold: {operator: Near}}}"),
               HasSubstr("got \"Near\""));
