@@ -91,6 +91,8 @@ int status_of(const Error& error) {
       return 404;
     case ErrorCode::kPayloadTooLarge:
       return 413;
+    case ErrorCode::kNotImplemented:
+      return 501;
     case ErrorCode::kServiceUnavailable:
       return 503;
     default:

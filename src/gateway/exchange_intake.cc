@@ -6,6 +6,7 @@
 #include "director/stored_response.h"
 #include "director/tracing.h"
 #include "gateway/identity.h"
+#include "gateway/own_paths.h"
 #include "protocol/errors.h"
 
 namespace penstock::gateway {
@@ -17,16 +18,6 @@ namespace {
 bool is_websocket(const io::HeaderFields& fields) {
   const auto upgrade = fields.find("upgrade");
   return upgrade && io::list_has_token(*upgrade, "websocket");
-}
-
-bool loads_adapters(std::string_view path) {
-  return path.ends_with("/load_lora_adapter") || path.ends_with("/unload_lora_adapter") ||
-         path == "/adapters" || path.starts_with("/adapters/");
-}
-
-bool lists_models(const io::RequestHead& head) {
-  return (head.method == "GET" || head.method == "HEAD") &&
-         (head.path == "/v1/models" || head.path.starts_with("/v1/models/"));
 }
 
 }  // namespace
@@ -80,8 +71,9 @@ bool Exchange::admit() {
 
 bool Exchange::routed_by_model() const {
   const io::RequestHead& head = http_.request();
-  return routes_->needs_model(listener_.route_port, head.authority) && !lists_models(head) &&
-         http_.content_length() != uint64_t{0} && core_.parsers->claims(head.path);
+  return routes_->needs_model(listener_.route_port, head.authority) &&
+         !lists_models(head.method, head.path) && http_.content_length() != uint64_t{0} &&
+         core_.parsers->claims(head.path);
 }
 
 bool Exchange::read_model() {
@@ -113,7 +105,7 @@ Exchange::Target Exchange::find_target() {
   query.model = parsed_.model;
   rule_ = routes_->match(query);
   if (rule_ == nullptr) {
-    if (lists_models(head) && routes_->needs_model(query.port, query.host)) {
+    if (lists_models(head.method, head.path) && routes_->needs_model(query.port, query.host)) {
       all_pools_ = true;
       return Target::kModels;
     }
@@ -131,10 +123,9 @@ Exchange::Target Exchange::find_target() {
                   "invalid_backend");
   }
   if (backend->kind == RouteBackend::Kind::kService) return Target::kService;
-  if (lists_models(head)) return Target::kModels;
+  if (lists_models(head.method, head.path)) return Target::kModels;
   if (loads_adapters(head.path)) {
-    return refuse(ErrorCode::kNotImplemented,
-                  "adapters are loaded and unloaded per replica; ask the engines directly", "not_supported");
+    return refuse(ErrorCode::kNotImplemented, std::string(kLoadsAdapters), "not_supported");
   }
   const std::string_view type = head.fields.get("content-type");
   if (type.size() >= 10 && ascii_iequals(type.substr(0, 10), "multipart/")) {

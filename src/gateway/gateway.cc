@@ -10,6 +10,7 @@
 #include "assembly/http2_metrics.h"
 #include "director/fields.h"
 #include "gateway/core.h"
+#include "gateway/own_paths.h"
 #include "gateway/proxy.h"
 #include "io/http_server.h"
 #include "protocol/errors.h"
@@ -298,13 +299,21 @@ Result<std::string> Gateway::explain(const ExplainRequest& request) {
       }
     }
     const RouteRule* rule = unreadable ? nullptr : routes->match(query);
+    const bool models = lists_models("GET", query.path);
+    const bool all_pools = models && rule == nullptr && routes->needs_model(query.port, query.host);
+    const RouteBackend* backend = rule == nullptr ? nullptr : rule->choose(part->random);
+    const bool to_pool = backend != nullptr && backend->kind == RouteBackend::Kind::kPool;
     if (unreadable) {
       result = *std::move(unreadable);
+    } else if (all_pools || (to_pool && models)) {
+      result = Error{ErrorCode::kNotFound, "no endpoint is picked for " + std::string(query.path) +
+                                               ": a GET of it is answered with the models of " +
+                                               (all_pools ? "all pools" : "the pool's endpoints")};
+    } else if (to_pool && loads_adapters(query.path)) {
+      result = Error{ErrorCode::kNotImplemented, std::string(kLoadsAdapters)};
     } else if (rule == nullptr) {
       result = Error{ErrorCode::kNotFound, no_route_text(query)};
-    }
-    const RouteBackend* backend = rule == nullptr ? nullptr : rule->choose(part->random);
-    if (backend != nullptr && backend->kind == RouteBackend::Kind::kPool) {
+    } else if (to_pool) {
       chosen = backend->index;
     } else if (backend != nullptr) {
       result = Error{ErrorCode::kNotFound, "the route leads to " + backend->name + ", which is no pool"};

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gateway/proxy_test_support.h"
+#include "io/run_on.h"
 
 namespace penstock::gateway {
 namespace {
@@ -252,6 +253,25 @@ TEST_F(ProxyTest, ModelListsOfAllEnginesAreMerged) {
   EXPECT_EQ(exchange("GET /v1/models/nope HTTP/1.1\r\nhost: gw\r\n\r\n").status(), 404);
   EXPECT_EQ(engines[0]->requests(), 1);
   EXPECT_TRUE(at_rest());
+}
+
+TEST_F(ProxyTest, NoWinnerIsExplainedWhereNoEndpointIsPicked) {
+  add_engine(echo_ok);
+  start();
+  const auto explained = [&](std::string path) {
+    return io::run_on(loops.at(0), [gateway = gateway.get(), path = std::move(path)] {
+      return gateway->explain({.path = path, .body = std::string(kBody)});
+    });
+  };
+  const Result<std::string> picked = explained("/v1/completions");
+  ASSERT_TRUE(picked.ok()) << picked.error().message;
+  EXPECT_NE(picked->find("\"endpoint\":\"default/e0\""), std::string::npos) << *picked;
+  EXPECT_EQ(explained("/v1/models").error().message,
+            "no endpoint is picked for /v1/models: a GET of it is answered with the models of the pool's "
+            "endpoints");
+  EXPECT_EQ(explained("/v1/models/m?x=1").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(explained("/v1/load_lora_adapter").error().message,
+            "adapters are loaded and unloaded per replica; ask the engines directly");
 }
 
 TEST_F(ProxyTest, AModelListAskedOfFormerMembersIsNotThatOfTheNewOnes) {
