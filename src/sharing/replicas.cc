@@ -320,7 +320,7 @@ void Replicas::start() {
 }
 
 void Replicas::stop() {
-  impl_->loops.stop(kFarewell * 2);
+  impl_->loops.stop();
 }
 
 bool Replicas::connected() const {

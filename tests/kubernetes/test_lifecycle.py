@@ -11,6 +11,7 @@ import harness
 from charts import absent
 from control_plane import ADMIN_TOKEN, ControlPlane, missing_programs
 from node import Clients, Gateway, Kubelet
+from redis_server import Redis
 from schemas import known
 from workload import CHAT, LABELS, SECONDS, Workload, port_free_on
 
@@ -38,8 +39,10 @@ class Site(Workload):
     def _begin(self, folder):
         plane, pickers = self.cluster, [f"127.0.2.{n}" for n in range(1, 40)]
         self.picker_ports = [port_free_on(pickers) for _ in range(3)]
+        self.redis = self._keep(Redis(folder))
         self.kubelet = self._keep(Kubelet(plane, self.namespace, folder / "pods"))
-        self.install(POOL, {"inferencePool": {"failureMode": "FailClose"}, "inferenceObjectives": [{"name": "high", "priority": 7}]})
+        self.install(POOL, {"inferencePool": {"failureMode": "FailClose"}, "inferenceObjectives": [{"name": "high", "priority": 7}]},
+                     sharedState={"url": self.redis.url})
         self.pool = self.object(POOL, "InferencePool", POOL)
         self.pod(0), self.pod(1)
         self.gateway = self._keep(Gateway(plane, self.kubelet, self.namespace, POOL, folder / "gateway"))
@@ -267,6 +270,25 @@ def test_the_pickers_are_restarted_one_by_one(site):
         site.wait_for_pickers(REPLICAS)
         site.wait_for_endpoints(2)
         site.serve(site, [0, 1])
+
+
+def test_the_pickers_share_state_through_redis_and_work_on_without_it(site):
+    def others_of(picker):
+        state = picker.get("/debug/shared-state").json()
+        replicas = state["pools"][f"{site.namespace}/{POOL}"]["replicas"]
+        return state["state"], {r["replica"] for r in replicas if r["state"] == "fresh"}
+
+    def all_share():
+        pickers = site.kubelet.ready()
+        names = {p.name for p in pickers}
+        return len(names) == REPLICAS and all(others_of(p) == ("connected", names - {p.name}) for p in pickers)
+    with site.clients() as clients:
+        site.until(all_share, SECONDS, "each picker knows the other")
+        site.redis.kill()
+        site.until(lambda: all(p.metric_sum("penstock_shared_state_connected") == 0 for p in site.kubelet.ready()), SECONDS, "the store is lost")
+        clients.go_on_for(3)
+        site.redis.start()
+        site.until(all_share, SECONDS, "and found again")
 
 
 def test_the_pool_is_led_to_another_release_and_back(site):
