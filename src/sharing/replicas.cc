@@ -75,7 +75,7 @@ struct Replicas::Impl {
   io::Task<void> fade();
   std::vector<std::shared_ptr<SharedPool>> current_pools();
   std::vector<std::shared_ptr<SharedPool>> left_pools();
-  void connected_now(const StoreClock& clock, bool skip);
+  void connected_now();
   void failed(const Error& error);
   void takes_all_again();
   void count_bytes(const StoreConnection& store);
@@ -113,8 +113,9 @@ std::vector<std::shared_ptr<SharedPool>> Replicas::Impl::left_pools() {
   return std::exchange(leaving, {});
 }
 
-void Replicas::Impl::connected_now(const StoreClock& now, bool skip) {
-  for (const auto& pool : current_pools()) pool->reconnected(now, skip);
+// Of use is a store that answered what pools asked, not one that merely lets us in.
+void Replicas::Impl::connected_now() {
+  if (connected) return;
   telemetry::log_info("state is shared between replicas",
                       {{"store", options.store.address.shown()}, {"replica", options.replica}});
   connected = true;
@@ -173,7 +174,7 @@ io::Task<void> Replicas::Impl::run() {
     if (opened.ok()) {
       sent_ = received_ = 0;
       StoreConnection& store = **opened;
-      connected_now(store.clock(), skip);
+      for (const auto& pool : current_pools()) pool->reconnected(store.clock(), skip);
       const TimePoint opened_at = clock.now();
       const Error error = co_await converse(store, token);
       count_bytes(store);
@@ -223,6 +224,7 @@ io::Task<Error> Replicas::Impl::converse(StoreConnection& store, io::CancelToken
     count_bytes(store);
     std::span<const RespReply> rest = answer->subspan(1 + farewells);
     std::optional<Error> full;
+    std::optional<Error> refused;
     bool behind = false;
     bool wrote = false;
     for (const auto& [pool, questions] : asked) {
@@ -231,9 +233,10 @@ io::Task<Error> Replicas::Impl::converse(StoreConnection& store, io::CancelToken
       behind = behind || pool->behind();
       wrote = wrote || pool->wrote();
       if (status.ok()) continue;
-      if (status.error().code != ErrorCode::kResourceExhausted) co_return std::move(status).error();
-      full = std::move(status).error();
+      (status.error().code == ErrorCode::kResourceExhausted ? full : refused) = std::move(status).error();
     }
+    if (refused) co_return *std::move(refused);
+    connected_now();
     if (full) {
       failed(*full);
     } else if (wrote) {

@@ -52,6 +52,13 @@ def prefixes(replica, event):
     return replica.metric_sum("penstock_shared_state_prefixes_total", event=event)
 
 
+def says_each_change_once(replica):
+    said = [line.get("reason") for line in replica.program.log_lines()
+            if line["msg"].startswith(("the store of shared state is lost", "state is shared"))]
+    assert all(a != b for a, b in zip(said, said[1:])), "once for each reason, not for each try"
+    return said
+
+
 class Pair:
     """Two gateways with the same pool; nothing that one is told gets too old for a slow machine unless asked."""
 
@@ -174,9 +181,7 @@ def test_no_request_fails_while_redis_is_away_and_sharing_comes_back_with_it(sta
         load.more_than(20)
     assert [load.stop() for load in loads] == [{200}, {200}]
     for g in pair.gateways:
-        said = [line.get("reason") for line in g.program.log_lines()
-                if line["msg"].startswith(("the store of shared state is lost", "state is shared"))]
-        assert all(a != b for a, b in zip(said, said[1:])), "once for each reason, not for each try"
+        says_each_change_once(g)
 
 
 def test_a_gateway_starts_without_redis_and_finds_it_later(start, redis):
@@ -204,6 +209,9 @@ def test_a_redis_that_is_full_or_read_only_has_a_name_and_is_used_again_when_it_
     for g in pair.gateways:
         eventually(lambda: in_state(g, "unavailable"), 30, "read-only")
         chat(g, [{"role": "user", "content": LONG}])
+        tries = g.metric_sum("penstock_shared_state_failures_total", reason="unavailable")
+        eventually(lambda: g.metric_sum("penstock_shared_state_failures_total", reason="unavailable") >= tries + 3, 30, "it tries again")
+        assert says_each_change_once(g)[-1] == "unavailable"
     redis.ask("REPLICAOF NO ONE")
     pair.meet()
 
