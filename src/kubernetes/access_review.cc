@@ -42,12 +42,23 @@ io::Task<Access> AccessReviews::review(std::string token, std::string verb, std:
   std::string key = key_of(token, verb, path);
   const auto found = entries_.find(key);
   if (found != entries_.end() && clock_.now() < found->second.until) co_return found->second.access;
-  if (running_ >= options_.max_running) co_return Access::kUnknown;
+  if (running_ >= options_.max_running) co_return still_allowed(key) ? Access::kAllowed : Access::kUnknown;
   ++running_;
   const Access access = co_await ask(token, verb, path, cancel);
   --running_;
-  if (access != Access::kUnknown && !key.empty()) remember(std::move(key), access);
+  if (access == Access::kUnknown) co_return still_allowed(key) ? Access::kAllowed : access;
+  if (!key.empty()) remember(std::move(key), access);
   co_return access;
+}
+
+bool AccessReviews::still_allowed(const std::string& key) {
+  const auto found = entries_.find(key);
+  if (found == entries_.end() || found->second.access != Access::kAllowed) return false;
+  const TimePoint now = clock_.now();
+  if (now - found->second.answered >= options_.allowed_for + options_.away_for) return false;
+  // Or every scrape would wait for a server that isn't there.
+  found->second.until = now + options_.refused_for;
+  return true;
 }
 
 io::Task<Access> AccessReviews::ask(const std::string& token, const std::string& verb,
@@ -82,7 +93,8 @@ io::Task<Access> AccessReviews::ask(const std::string& token, const std::string&
 
 void AccessReviews::remember(std::string key, Access access) {
   const Duration lasts = access == Access::kAllowed ? options_.allowed_for : options_.refused_for;
-  const auto [it, added] = entries_.insert_or_assign(std::move(key), Entry{access, clock_.now() + lasts});
+  const auto [it, added] =
+      entries_.insert_or_assign(std::move(key), Entry{access, clock_.now() + lasts, clock_.now()});
   if (!added) return;
   order_.push_back(it->first);
   while (order_.size() > options_.max_entries) {

@@ -24,6 +24,8 @@ struct AccessReviewOptions {
   // As kube's own delegated authentication and authorisation keep answers.
   Duration allowed_for = std::chrono::minutes(1);
   Duration refused_for = std::chrono::seconds(10);
+  // While the API server gives no answer, whom it allowed stays allowed for so long: metrics are wanted then.
+  Duration away_for = std::chrono::minutes(10);
   size_t max_entries = 1024;  // the oldest goes first
   size_t max_running = 64;    // questions at once; who comes beyond them gets no answer
 };
@@ -35,17 +37,21 @@ class AccessReviews {
  public:
   AccessReviews(ApiClient& api, AccessReviewOptions options = {}) : api_(api), options_(options) {}
 
-  // `verb`: in lower case, "get". kUnknown is not remembered.
+  // `verb`: in lower case, "get". kUnknown is not remembered, and is never the answer for who was allowed of
+  // late.
   io::Task<Access> review(std::string token, std::string verb, std::string path, io::CancelToken cancel);
 
  private:
   struct Entry {
     Access access = Access::kUnknown;
     TimePoint until = kNever;
+    TimePoint answered = kNever;  // by the API server
   };
   io::Task<Access> ask(const std::string& token, const std::string& verb, const std::string& path,
                        io::CancelToken cancel);
   void remember(std::string key, Access access);
+  // Whether an earlier answer holds although there is none now.
+  bool still_allowed(const std::string& key);
   void complain(const Failure& failure);
 
   ApiClient& api_;

@@ -173,6 +173,33 @@ TEST(AccessReviews, AskOnceAndRemember) {
   EXPECT_EQ(server.count(), 5U);
 }
 
+TEST(AccessReviews, WhoWasAllowedStaysSoForAWhileWithoutAnAnswer) {
+  bool away = false;
+  FakeServer server([&](const FakeServer::Request& request) {
+    if (away) return FakeAnswer(503, "no");
+    if (request.target.find("tokenreviews") != std::string::npos)
+      return FakeAnswer(201, R"({"status":{"authenticated":true,"user":{"username":"u"}}})");
+    const bool allowed = request.body.find("/metrics") != std::string::npos;
+    return FakeAnswer(201, allowed ? R"({"status":{"allowed":true}})" : R"({"status":{"allowed":false}})");
+  });
+  testing::with_client(server.config(), [&](ApiClient& api) -> io::Task<void> {
+    AccessReviewOptions options;
+    options.allowed_for = options.refused_for = Duration::zero();  // asked each time
+    AccessReviews reviews(api, options);
+    AccessReviewOptions short_ones = options;
+    short_ones.away_for = Duration::zero();
+    AccessReviews forgetful(api, short_ones);
+    EXPECT_EQ(co_await reviews.review("t", "get", "/metrics", {}), Access::kAllowed);
+    EXPECT_EQ(co_await reviews.review("t", "get", "/debug", {}), Access::kDenied);
+    EXPECT_EQ(co_await forgetful.review("t", "get", "/metrics", {}), Access::kAllowed);
+    away = true;
+    EXPECT_EQ(co_await reviews.review("t", "get", "/metrics", {}), Access::kAllowed);
+    EXPECT_EQ(co_await reviews.review("t", "get", "/debug", {}), Access::kUnknown);
+    EXPECT_EQ(co_await reviews.review("other", "get", "/metrics", {}), Access::kUnknown);
+    EXPECT_EQ(co_await forgetful.review("t", "get", "/metrics", {}), Access::kUnknown);
+  });
+}
+
 TEST(AccessReviews, BeyondABoundNobodyIsAskedFor) {
   FakeServer server([](const FakeServer::Request& request) {
     if (request.target.find("tokenreviews") != std::string::npos)
