@@ -1,5 +1,6 @@
 #include "assembly/outside_http.h"
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <utility>
@@ -32,8 +33,13 @@ io::Task<void> run_post(io::Loop& loop, io::HttpClient& client, std::shared_ptr<
   request.framing = io::BodyFraming::of_length(body.size());
   request.body = pieces;
   io::HttpCallOptions options;
+  const io::CancelToken end = loop.shutdown_token();
+  if (end.cancelled()) {
+    deadline = std::min(deadline, OutsideHttp::kLastCalls);
+  } else {
+    options.token = end;
+  }
   options.connect_timeout = deadline;
-  options.token = loop.shutdown_token();
   auto fetched = co_await client.fetch(destination, request, options, deadline, limit);
   if (fetched.ok()) {
     answer.status = fetched->status;

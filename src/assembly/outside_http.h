@@ -17,11 +17,12 @@ namespace penstock::assembly {
 
 // The plugins' way to services outside over our own HTTP client, one a loop, made with the first call:
 // kept-alive connections, at most kConnections to each server. https is verified against the system's
-// authorities. When the loops end, calls end as failed and timers at once. Destroyed once the loops have
-// ended.
+// authorities. When the loops end, calls end as failed and timers at once; a call that begins then, such as a
+// plugin's last report, has kLastCalls. Destroyed once the loops have ended.
 class OutsideHttp final : public Outside {
  public:
-  static constexpr uint32_t kConnections = 256;  // of a loop, to a server
+  static constexpr uint32_t kConnections = 256;                    // of a loop, to a server
+  static constexpr Duration kLastCalls = std::chrono::seconds(2);  // less than LoopGroup::stop() waits
 
   explicit OutsideHttp(io::LoopGroup& loops);
   ~OutsideHttp() override;

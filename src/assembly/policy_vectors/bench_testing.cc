@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <utility>
@@ -45,6 +46,7 @@ class Bench final : public director::PictureSource {
         EXPECT_FALSE(together.back()->request.questions.empty()) << "nothing asks";
       }
     }
+    if (case_.predictor) predict();
     outside_.pass(std::chrono::seconds(10));
     size_t next = 0;
     for (const Step& step : case_.steps) {
@@ -58,6 +60,7 @@ class Bench final : public director::PictureSource {
 
  private:
   bool load();
+  void predict();
   void check_refusal(const std::string& message) const;
   struct Held {
     director::Request request;
@@ -183,6 +186,20 @@ bool Bench::load() {
   director_ = std::make_unique<director::Director>(pool_, std::make_unique<Borrowed>(*this), clock_,
                                                    director::Director::Options{0, 1});
   return true;
+}
+
+void Bench::predict() {
+  outside_.pass(std::chrono::milliseconds(1));
+  ASSERT_EQ(outside_.posts.size(), 1U);
+  const scheduling::FakeOutside::Post& asked = outside_.posts[0];
+  const PredictorInput& predictor = *case_.predictor;
+  if (predictor.url) {
+    EXPECT_EQ(asked.url, *predictor.url);
+  }
+  if (predictor.request) {
+    EXPECT_EQ(nlohmann::json::parse(asked.body), nlohmann::json::parse(predictor.request->to_json()));
+  }
+  if (predictor.answer) outside_.answer(0, predictor.status, *predictor.answer);
 }
 
 // The error has the text and says where in this very case, once.

@@ -109,7 +109,7 @@ class Decoder {
     out.file = file_.stem;
     out.line = node.line;
     const Node *configuration = nullptr, *given = nullptr, *endpoints = nullptr, *steps = nullptr;
-    const Node *request = nullptr, *answer = nullptr, *expect = nullptr;
+    const Node *request = nullptr, *answer = nullptr, *expect = nullptr, *predictor = nullptr;
     object(&node, path, [&](Binder& b) {
       b.field("name", out.name, "", "");
       b.node("configuration", configuration, "");
@@ -119,6 +119,7 @@ class Decoder {
       b.node("endpoints", endpoints, "");
       b.field("draws", out.draws, "", "");
       b.field("together", out.together, "", "");
+      b.node("predictor", predictor, "");
       b.node("steps", steps, "");
       b.node("request", request, "");
       b.node("answer", answer, "");
@@ -126,6 +127,10 @@ class Decoder {
     });
     if (out.name.empty()) wrong(node, path + ".name", "a case needs a name");
     at_least(0, out.draws, node, path + ".draws");
+    if (predictor != nullptr) {
+      out.together = true;
+      out.predictor = predicting(*predictor, path + ".predictor");
+    }
     if (configuration != nullptr) out.configuration = *configuration;
     out.given = nodes(given, path + ".given");
     std::vector<NamedEndpoint> pool;
@@ -180,6 +185,20 @@ class Decoder {
       wrong(node, path, "the case expects nothing");
     }
     file_.cases.push_back(std::move(out));
+  }
+
+  PredictorInput predicting(const Node& node, const std::string& path) {
+    PredictorInput out;
+    const Node *request = nullptr, *answer = nullptr;
+    object(&node, path, [&](Binder& b) {
+      b.field("url", out.url, "", "");
+      b.node("request", request, "");
+      b.field("status", out.status, "", "");
+      b.node("answer", answer, "");
+    });
+    if (request != nullptr) out.request = *request;
+    if (answer != nullptr) out.answer = answer->to_json();
+    return out;
   }
 
   // Nothing may be expected that is never looked at.

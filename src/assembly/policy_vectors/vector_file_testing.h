@@ -120,6 +120,14 @@ struct Step {
   std::map<std::string, Numbers> after_answer;
 };
 
+// An external predictor, which is called once.
+struct PredictorInput {
+  std::optional<std::string> url;  // that is called
+  std::optional<Node> request;     // what it is asked
+  int status = 200;
+  std::optional<std::string> answer;  // JSON; nothing: none comes
+};
+
 struct Case {
   std::string file;  // stem
   std::string name;
@@ -130,6 +138,7 @@ struct Case {
   std::map<std::string, Node> given;          // by key text
   int draws = 0;                              // 0: decide once
   bool together = false;                      // the steps are requests of one moment
+  std::optional<PredictorInput> predictor;    // they are, too
   std::vector<Step> steps;
 };
 
