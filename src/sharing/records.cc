@@ -127,7 +127,7 @@ std::optional<SharedPrefix> PrefixBatchReader::next() {
   const auto blocks = take<uint32_t>(rest_);
   if (rest_.size() / sizeof(uint64_t) < blocks) return std::nullopt;
   hashes_.resize(blocks);
-  std::memcpy(hashes_.data(), rest_.data(), blocks * sizeof(uint64_t));
+  if (blocks != 0) std::memcpy(hashes_.data(), rest_.data(), blocks * sizeof(uint64_t));
   rest_.remove_prefix(blocks * sizeof(uint64_t));
   out.hashes = hashes_;
   malformed_ = false;
