@@ -5,6 +5,7 @@ import signal
 
 import httpx
 import pytest
+import yaml
 
 from charts import absent
 from control_plane import ROOT, TOOLS, ControlPlane, missing_programs
@@ -239,6 +240,36 @@ def test_definitions_that_are_missing_are_said_and_found_when_they_come(bare_pla
         team.apply("InferenceObjective", "high", {"priority": 7})
         eventually(lambda: picker.known()[1]["inferenceobjectives"]["state"] == "followed", LONG, "objectives are found")
         assert picker.known()[1]["inferenceobjectives"]["objects"] == 1
+    finally:
+        team.stop()
+
+
+def test_what_cannot_be_read_has_a_condition_and_an_event(bare_plane, tmp_path):
+    # As it may be where another project's definitions take more than ours.
+    lenient = yaml.safe_load((ROOT / "deploy/crds/llm-d.ai_inferenceobjectives.yaml").read_text())
+    lenient["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    (tmp_path / "lenient.yaml").write_text(yaml.safe_dump(lenient))
+    bare_plane.install_crds(POOL_CRD, tmp_path / "lenient.yaml")
+    team = Team(bare_plane, tmp_path)
+    try:
+        team.pod(0)
+        picker = team.picker()
+        picker.wait_for_endpoints(1)
+        team.apply("InferenceObjective", "urgent", {"priority": "high"})
+
+        def condition():
+            found = bare_plane.admin.get("llm-d.ai/v1alpha2", "InferenceObjective", team.namespace, "urgent")
+            return next((c for c in found.get("status", {}).get("conditions", []) if c["type"] == "Accepted"), None)
+        told = eventually(condition, SECONDS, "the condition")
+        assert (told["status"], told["reason"]) == ("False", "Invalid") and "spec.priority" in told["message"]
+
+        def events():
+            return bare_plane.admin.list("v1", "Event", team.namespace, fieldSelector="involvedObject.name=urgent")
+        event, = eventually(events, SECONDS, "the event")
+        assert event["type"] == "Warning" and "spec.priority" in event["message"] and event["involvedObject"]["kind"] == "InferenceObjective"
+        team.apply("InferenceObjective", "urgent", {"priority": 7})
+        eventually(lambda: condition()["status"] == "True", SECONDS, "accepted once it is right")
+        assert picker.is_serving("readiness")
     finally:
         team.stop()
 
