@@ -99,11 +99,11 @@ def predictor():
     one.stop()
 
 
-def gateway_of(start, folder, engines, predictor, deadline="20s"):
+def gateway_of(start, folder, engines, predictor, deadline="20s", env=None):
     """The deadline is one that only a predictor which hangs misses, on the slowest machine."""
     config = folder / "config.yaml"
     config.write_text(CONFIG.format(url=predictor.url, deadline=deadline))
-    return start.gateway("--config-file", config, "--allow-experimental-plugins", model_servers=engines.urls)
+    return start.gateway("--config-file", config, "--allow-experimental-plugins", model_servers=engines.urls, env=env)
 
 
 def ask(gateway, number):
@@ -131,6 +131,16 @@ def test_the_predictor_is_asked_before_each_decision_and_learns_from_the_answers
     eventually(lambda: len(predictor.samples) == 5, 20, "the samples arrive")
     assert all(sample["actual_ttft_ms"] > 0 and sample["timestamp"].endswith("Z") for sample in predictor.samples)
     eventually(lambda: gateway.metric_sum("penstock_latency_training_samples_total", outcome="sent") == 5, 20, "they are counted")
+
+
+def test_what_was_measured_last_is_told_when_the_process_ends(start, tmp_path, predictor):
+    engines = start.engines(1)
+    gateway = gateway_of(start, tmp_path, engines, predictor, env={"LATENCY_FLUSH_INTERVAL_SEC": "3600"})
+    for i in range(3):
+        ask(gateway, i)
+    assert predictor.samples == []
+    gateway.program.stop()
+    assert len(predictor.samples) == 3
 
 
 @pytest.mark.parametrize("mode, outcome", [("hang", "timeout"), ("garbage", "garbage"), ("short", "garbage"),
