@@ -29,6 +29,16 @@ class Reader {
     }
     return next_of_any();
   }
+  // The next field, if it is these bytes with a tag and a length of one byte each; otherwise nothing happens.
+  bool take(uint32_t field, std::string_view& out) {
+    if (end_ - at_ < 2 || static_cast<unsigned char>(at_[0]) != (field << 3U | kBytes)) return false;
+    const auto length = static_cast<unsigned char>(at_[1]);
+    if (length >= 0x80 || length > end_ - at_ - 2) return false;
+    out = {at_ + 2, length};
+    at_ += 2 + length;
+    return true;
+  }
+  bool at_end() const { return at_ == end_; }
   bool ok() const { return ok_; }
   // The field is this one, as bytes or as a varint.
   bool bytes(uint32_t field) const { return field_ == field && type_ == kBytes; }
@@ -104,6 +114,11 @@ bool decode_protocol_config(std::string_view bytes, ProtocolConfig& out) {
 }
 
 bool decode_header_value(std::string_view bytes, HeaderField& out) {
+  // As data planes write it: a key and one of the two values.
+  Reader usual(bytes);
+  if (usual.take(1, out.name) && (usual.take(3, out.value) || usual.take(2, out.value)) && usual.at_end())
+    return true;
+  out = {};
   Reader in(bytes);
   std::string_view raw;
   while (in.next()) {
@@ -168,9 +183,14 @@ bool decode_headers(std::string_view content, std::vector<HeaderField>& fields, 
     if (in.number(3)) end_of_stream = in.number() != 0;
     if (!in.bytes(1)) continue;
     Reader map(in.bytes());
-    while (map.next()) {
-      if (!map.bytes(1)) continue;
-      if (!decode_header_value(map.bytes(), fields.emplace_back())) return false;
+    std::string_view entry;
+    for (;;) {
+      if (!map.take(1, entry)) {
+        if (!map.next()) break;
+        if (!map.bytes(1)) continue;
+        entry = map.bytes();
+      }
+      if (!decode_header_value(entry, fields.emplace_back())) return false;
     }
     if (!map.ok()) return false;
   }
