@@ -13,6 +13,7 @@
 #include "director/stored_response.h"
 #include "director/tracing.h"
 #include "protocol/errors.h"
+#include "telemetry/laps.h"
 #include "telemetry/log.h"
 
 namespace penstock::director {
@@ -265,7 +266,7 @@ void Director::refuse(Request& request, const RequestInput& input, const Error& 
 Status Director::decide_steps(Request& request, const RequestInput& input, Purpose purpose,
                               std::string* explanation) {
   const bool explain = purpose != Purpose::kDecide;
-  const TimePoint started = clock_.now();
+  const TimePoint started = input.now != kNever ? input.now : clock_.now();
   describe(request, input);
   request.policy = policy_.current();
   if (request.policy == nullptr) {
@@ -514,17 +515,14 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   request.response_edits = {};
   // What lies between two of the steps that are timed is less than their histograms tell apart: each begins
   // when the one before ended.
-  TimePoint lap = now;
+  std::optional<telemetry::Laps> laps;
+  if (!explain) laps.emplace(clock_, now);
   const auto produce = [&](DataProducer::Stage stage) {
     for (size_t i = 0; i < policy.producers.size(); ++i) {
       const DataProducer* producer = policy.producers[i];
       if (producer->stage() != stage) continue;
       Status status = producer->produce(ctx);
-      if (!explain) {
-        const TimePoint ended = clock_.now();
-        producer_seconds_[i]->observe(to_seconds(ended - lap));
-        lap = ended;
-      }
+      if (laps) laps->end(producer_seconds_[i]);
       if (!status.ok()) {
         record.fallback = FallbackState::kProducerFailed;
         telemetry::log_debug("failed to prepare per request data",
@@ -589,18 +587,20 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
       return Error{denial.code, "request cannot be admitted: " + denial.message, denial.dropped_reason};
     }
   }
-  if (!policy.admitters.empty()) lap = clock_.now();
+  if (laps && !policy.admitters.empty()) laps->end(nullptr);
+  if (laps) laps->mark();
 
   const FallbackState before = record.fallback;
-  Result<SchedulingResult> scheduled = policy.scheduler->run(ctx, record);
+  Result<SchedulingResult> scheduled = policy.scheduler->run(ctx, record, laps ? &*laps : nullptr);
   // Where a profile finds nobody, as of a role whose endpoints are all ejected, a bad chance is better than
   // none.
   if (!scheduled.ok() && !holder && !last_resort && found.left_out.ejected + found.left_out.on_trial != 0) {
     record.fallback = before;
+    if (laps) (void)laps->settle();
     return choose(request, random, excluded, purpose, explanation, true);
   }
-  const TimePoint schedule_ended = clock_.now();
-  if (!explain) pool_.metrics.scheduler_seconds.observe(to_seconds(schedule_ended - lap));
+  const TimePoint schedule_ended = laps ? laps->settle() : clock_.now();
+  if (laps) pool_.metrics.scheduler_seconds.observe(to_seconds(laps->since_mark()));
   if (!scheduled.ok()) {
     if (!explain) {
       pool_.metrics.attempts.with({"failure", pool_.metrics.models.admit(inference.target_model), "", "", ""})
@@ -688,13 +688,11 @@ Status Director::reserve_and_tell(Request& request, SchedulingContext& ctx, cons
   std::string failures;
   size_t failed = 0;
   std::optional<Error> single;
-  TimePoint last = request.record.endpoint_chosen_at;
+  telemetry::Laps laps(clock_, request.record.endpoint_chosen_at);
   for (size_t i = 0; i < policy.pre_request.size(); ++i) {
     const PreRequest* plugin = policy.pre_request[i];
     Status status = plugin->pre_request(ctx, result);
-    const TimePoint ended = clock_.now();
-    pre_request_seconds_[i]->observe(to_seconds(ended - last));
-    last = ended;
+    laps.end(pre_request_seconds_[i]);
     if (status.ok()) continue;
     ++failed;
     if (!failures.empty()) failures += '\n';

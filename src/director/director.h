@@ -94,6 +94,8 @@ struct RequestInput {
   std::string_view identity;
   bool trust_fairness_header = false;  // else an identity is the fairness id whatever the header says
   TimePoint received_at = kNever;
+  // The clock as it was when the door asked for the decision; kNever: it is read.
+  TimePoint now = kNever;
   // What a parser of type `parsed_by` already found in the body, into the request's arena: not parsed
   // again where the policy has the same type for the path.
   const protocol::ParsedBody* parsed = nullptr;

@@ -87,6 +87,7 @@ LoopPart::LoopPart(Core& the_core, io::Loop* the_loop, size_t loop_index,
     : core(the_core),
       index(loop_index),
       random(the_core.options.seed * 0x9E3779B97F4A7C15ULL + loop_index),
+      wall(the_core.clock),
       director(*the_core.pool.pool, std::move(pictures), the_core.clock, {loop_index, random.next_u64()}),
       credits(the_loop, director, the_core.clock, the_core.pool.freshness_budget + std::chrono::seconds(1),
               the_core.credits, the_core.metrics.credits_expired) {}

@@ -13,6 +13,7 @@
 #include "director/body_budget.h"
 #include "director/director.h"
 #include "director/observer.h"
+#include "director/wall_follower.h"
 #include "extproc/answers.h"
 #include "extproc/credits.h"
 #include "extproc/door.h"
@@ -160,6 +161,7 @@ struct LoopPart {
   Core& core;
   size_t index;
   Random random;
+  director::WallFollower wall;
   director::Director director;
   Credits credits;
   Shelf<Deciding> deciding;

@@ -113,6 +113,7 @@ Error ended_while_asking(const GrpcServerStream& stream) {
 Task<GrpcStatus> run(LoopPart& part, GrpcServerStream& stream) {
   Open open(part.core);
   Processor processor(part);
+  bool with_last = false;
   for (;;) {
     GrpcServerStream::Read read = co_await stream.read_message(processor.patience());
     Processor::Next next = Processor::Next::kRead;
@@ -123,7 +124,8 @@ Task<GrpcStatus> run(LoopPart& part, GrpcServerStream& stream) {
       co_return GrpcStatus();
     }
     if (read.ok()) {
-      next = processor.message(**read, *answers);
+      next = processor.message(**read, *answers, with_last);
+      with_last = stream.message_ready();
     } else if (read.error().code == ErrorCode::kRequestTimeout && !stream.deadline_passed() &&
                processor.waits_for_request()) {
       next = processor.overdue(*answers);

@@ -162,7 +162,7 @@ void Processor::end(int status, std::string_view reason, const Error* error, uin
   how.error = error;
   how.attempts = request_ == RequestPhase::kDecided ? 1 : 0;
   how.own_bytes = own_bytes;
-  if (core_.access_log != nullptr) how.wall = core_.clock.wall_now();
+  if (core_.access_log != nullptr) how.wall = part_.wall.at(now_);
   watching_->observer.end(how, now_);
 }
 
@@ -194,8 +194,8 @@ bool Processor::read_modes(const std::optional<ProtocolConfig>& config, std::str
   return true;
 }
 
-Processor::Next Processor::message(std::string_view message, Answers& answers) {
-  now_ = core_.clock.now();
+Processor::Next Processor::message(std::string_view message, Answers& answers, bool with_last) {
+  if (!with_last || now_ == kNever) now_ = core_.clock.now();
   Incoming in;
   if (!decode(message, in)) {
     return fail(io::GrpcCode::kInvalidArgument, "a message is no valid ProcessingRequest");
@@ -450,6 +450,7 @@ director::RequestInput Processor::input() const {
   input.path = path_;
   input.headers = deciding_->fields;
   input.received_at = arrived_at_;
+  input.now = now_;
   if (subset_given_) input.subset = deciding_->subset;
   input.shows_output =
       response_mode_ == BodyMode::kFullDuplexStreamed || response_mode_ == BodyMode::kStreamed;
@@ -485,6 +486,7 @@ Processor::Next Processor::decide(Answers& answers, bool whole_body) {
     decided = part_.director.decide(request, in);
   }
   if (!decided.ok()) return answer_refusal(decided.error(), "rejected", answers);
+  now_ = request.record.endpoint_chosen_at;  // what comes now comes after that
   request_ = RequestPhase::kDecided;
   answer_choice(answers, whole_body);
   const bool more_to_come = !body_ended_ && !trailers_ && request_mode_ == BodyMode::kStreamed;
@@ -585,7 +587,6 @@ Processor::Next Processor::after_request() {
       body_ended_ || trailers_ || request_mode_ == BodyMode::kNone || request_mode_ == BodyMode::kBuffered;
   if (!complete || response_ != ResponsePhase::kNone || !leaves()) return Next::kRead;
   part_.credits.add(std::move(watching_->request.load));
-  now_ = core_.clock.now();  // the decision's moments lie before the end
   end(0, kLeft, nullptr);
   return Next::kClose;
 }

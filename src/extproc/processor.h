@@ -42,8 +42,9 @@ class Processor {
   Processor(const Processor&) = delete;
   Processor& operator=(const Processor&) = delete;
 
-  // `answers` is empty before. Its pieces, and `message`, must stay valid until sent().
-  Next message(std::string_view message, Answers& answers);
+  // `answers` is empty before. Its pieces, and `message`, must stay valid until sent(). `with_last`: it came
+  // together with the message before, so at the same time.
+  Next message(std::string_view message, Answers& answers, bool with_last = false);
   // What was asked for the decision is answered. REQUIRES: the last call gave kAsk; `answers` is that call's.
   Next resume(Answers& answers);
   const director::Request& request() const { return watching_->request; }

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <optional>
 
 #include "scheduling/scheduler_spans.h"
 #include "scheduling/score_row.h"
 #include "scheduling/signal_column.h"
 #include "scheduling/simple_pick.h"
+#include "telemetry/laps.h"
 #include "telemetry/metrics.h"
 
 // Invariants:
@@ -20,26 +22,6 @@ namespace penstock::scheduling {
 namespace {
 
 constexpr std::string_view kNothingLeft = "no endpoints available for the given request";
-
-}  // namespace
-
-// Measures consecutive steps with one clock reading each. Does nothing without a clock.
-class Laps {
- public:
-  explicit Laps(const Clock* clock) : clock_(clock), last_(clock == nullptr ? kNever : clock->now()) {}
-  void end(telemetry::Histogram* into) {
-    if (clock_ == nullptr) return;
-    const TimePoint now = clock_->now();
-    into->observe(to_seconds(now - last_));
-    last_ = now;
-  }
-
- private:
-  const Clock* clock_;
-  TimePoint last_;
-};
-
-namespace {
 
 // Positions of the best totals, best first, equal ones in the order they came.
 std::span<uint32_t> best_positions(Arena& arena, std::span<const double> totals, size_t count) {
@@ -76,15 +58,14 @@ std::span<const CandidateRecord> record_candidates(SchedulingContext& ctx,
     const auto at = std::find(candidates.begin(), candidates.end(), target);
     if (at != candidates.end()) order.back() = static_cast<uint32_t>(at - candidates.begin());
   }
-  std::span<CandidateRecord> out = ctx.arena.make_filled<CandidateRecord>(order.size());
+  std::span<CandidateRecord> out = ctx.arena.make_span<CandidateRecord>(order.size());
+  const size_t kept = std::min(scorers, kMaxScorersRecorded);
+  const std::span<float> rows = ctx.arena.make_span<float>(order.size() * kept);
   for (size_t i = 0; i < order.size(); ++i) {
     const uint32_t position = order[i];
-    out[i].endpoint_id = ctx.pool.endpoints[candidates[position]]->id;
-    out[i].candidate = candidates[position];
-    out[i].total = totals[position];
-    for (size_t s = 0; s < std::min(scorers, kMaxScorersRecorded); ++s) {
-      out[i].scores[s] = static_cast<float>(scores[s * candidates.size() + position]);
-    }
+    const std::span<float> row = rows.subspan(i * kept, kept);
+    for (size_t s = 0; s < kept; ++s) row[s] = static_cast<float>(scores[s * candidates.size() + position]);
+    out[i] = {ctx.pool.endpoints[candidates[position]]->id, candidates[position], totals[position], row};
   }
   return out;
 }
@@ -249,8 +230,8 @@ const Profile* Scheduler::find(std::string_view profile_name) const {
   return nullptr;
 }
 
-void Scheduler::filter(const Profile& profile, SchedulingContext& ctx, Laps& laps, const ProfileTimers* times,
-                       std::span<Candidate>& candidates, ProfileRecord& record) {
+void Scheduler::filter(const Profile& profile, SchedulingContext& ctx, telemetry::Laps* laps,
+                       const ProfileTimers* times, std::span<Candidate>& candidates, ProfileRecord& record) {
   telemetry::SpanScope span(ctx.trace, "filter_endpoints", telemetry::SpanKind::kInternal, kSchedulingScope);
   const size_t all = candidates.size();
   std::span<FilterRecord> filters =
@@ -258,7 +239,7 @@ void Scheduler::filter(const Profile& profile, SchedulingContext& ctx, Laps& lap
   for (size_t f = 0; f < profile.filters.size() && !candidates.empty(); ++f) {
     const size_t before = candidates.size();
     candidates = candidates.first(std::min(before, profile.filters[f]->filter(ctx, candidates)));
-    if (times != nullptr) laps.end(times->filters[f]);
+    if (times != nullptr) laps->end(times->filters[f]);
     if (f >= filters.size()) continue;
     filters[f] = {profile.filters[f]->name(), static_cast<uint32_t>(before),
                   static_cast<uint32_t>(candidates.size())};
@@ -280,8 +261,9 @@ SimpleChoice Scheduler::fallback(const ProfileSignals& signals, const Scheduling
 }
 
 void Scheduler::score(const Profile& profile, const ProfileSignals& signals, SchedulingContext& ctx,
-                      Laps& laps, const ProfileTimers* times, std::span<const Candidate> candidates,
-                      std::span<double> scores, std::span<double> totals, ProfileRecord& record) {
+                      telemetry::Laps* laps, const ProfileTimers* times,
+                      std::span<const Candidate> candidates, std::span<double> scores,
+                      std::span<double> totals, ProfileRecord& record) {
   telemetry::SpanScope span(ctx.trace, "llm_d.epp.scoring", telemetry::SpanKind::kInternal, kSchedulingScope);
   const size_t scorers = profile.scorers.size();
   if (span) describe_scoring(span, ctx, scorers, candidates.size());
@@ -317,13 +299,13 @@ void Scheduler::score(const Profile& profile, const ProfileSignals& signals, Sch
       if (times != nullptr) times->corrected[s].add(faults);
     }
     if (s < scorer_records.size()) scorer_records[s] = {scorer->name(), weight, max_contribution};
-    if (times != nullptr) laps.end(times->scorers[s]);
+    if (times != nullptr) laps->end(times->scorers[s]);
     if (scorer_span) describe_scorer(scorer_span, *scorer, weight, row);
   }
   record.scorers = scorer_records;
 }
 
-Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, Laps& laps,
+Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, telemetry::Laps* laps,
                                           ProfileRecord& record, ProfileResult& result) const {
   const Profile& profile = profiles_[index];
   const Timers* timers = ctx.explain ? nullptr : timers_.get();
@@ -355,7 +337,7 @@ Scheduler::Outcome Scheduler::run_profile(size_t index, SchedulingContext& ctx, 
   telemetry::SpanScope pick_span(ctx.trace, "pick_endpoints", telemetry::SpanKind::kInternal,
                                  kSchedulingScope);
   const std::span<const Candidate> targets = profile.picker->pick(ctx, candidates, totals);
-  if (times != nullptr) laps.end(times->picker);
+  if (times != nullptr) laps->end(times->picker);
   if (pick_span) describe_pick(pick_span, ctx, candidates, totals);
   if (targets.empty()) {
     run_span.fail("the picker chose no endpoint");
@@ -396,8 +378,12 @@ Error Scheduler::failure(const Error& cause, std::span<const Outcome> outcomes) 
   return target_error(why);
 }
 
-Result<SchedulingResult> Scheduler::run(SchedulingContext& ctx, DecisionRecord& record) const {
-  Result<SchedulingResult> result = decide(ctx, record);
+Result<SchedulingResult> Scheduler::run(SchedulingContext& ctx, DecisionRecord& record,
+                                        telemetry::Laps* laps) const {
+  std::optional<telemetry::Laps> own;
+  if (laps == nullptr && timers_ != nullptr && !ctx.explain)
+    laps = &own.emplace(timers_->clock, timers_->clock.now());
+  Result<SchedulingResult> result = decide(ctx, laps, record);
   record.membership_epoch = ctx.pool.epoch;
   record.signal_epoch = ctx.signals.epoch;
   if (!result.ok()) {
@@ -425,10 +411,10 @@ Result<SchedulingResult> Scheduler::run(SchedulingContext& ctx, DecisionRecord& 
   return result;
 }
 
-Result<SchedulingResult> Scheduler::decide(SchedulingContext& ctx, DecisionRecord& record) const {
+Result<SchedulingResult> Scheduler::decide(SchedulingContext& ctx, telemetry::Laps* laps,
+                                           DecisionRecord& record) const {
   const size_t n = profiles_.size();
   const Timers* timers = ctx.explain ? nullptr : timers_.get();
-  Laps laps(timers == nullptr ? nullptr : &timers->clock);
   const std::span<bool> done = ctx.arena.make_filled<bool>(n, false);
   const std::span<Outcome> outcomes = ctx.arena.make_filled<Outcome>(n, Outcome::kNotRun);
   const std::span<const ProfileResult*> results = ctx.arena.make_filled<const ProfileResult*>(n, nullptr);
@@ -437,7 +423,7 @@ Result<SchedulingResult> Scheduler::decide(SchedulingContext& ctx, DecisionRecor
 
   while (true) {
     const std::span<const uint32_t> wanted = handler_->pick(ctx, names_, done, results);
-    if (timers != nullptr) laps.end(timers->handler_pick);
+    if (timers != nullptr) laps->end(timers->handler_pick);
     if (wanted.empty()) break;
     for (const uint32_t index : wanted) {
       if (index >= n || runs == records.size())
@@ -455,7 +441,7 @@ Result<SchedulingResult> Scheduler::decide(SchedulingContext& ctx, DecisionRecor
                         std::string(ctx.request.request_id));
 
   Result<SchedulingResult> result = handler_->process(ctx, names_, results);
-  if (timers != nullptr) laps.end(timers->handler_process);
+  if (timers != nullptr) laps->end(timers->handler_process);
   if (!result.ok()) return failure(result.error(), outcomes);
   if (result->primary == nullptr)
     return failure({ErrorCode::kInternal, "no primary profile result"}, outcomes);

@@ -13,13 +13,13 @@
 namespace penstock::telemetry {
 class Counter;
 class Histogram;
+class Laps;
 template <typename T>
 class Family;
 }  // namespace penstock::telemetry
 
 namespace penstock::scheduling {
 
-class Laps;
 class SimplePick;
 
 // One scheduling profile, in configuration order. Plugins are owned by the policy.
@@ -73,7 +73,10 @@ class Scheduler {
   //  * filters left nothing, or there was no candidate: kResourceExhausted, reason rejected-saturated,
   //    "no endpoints available for the given request";
   //  * anything else: kResourceExhausted without a reason, "failed to find target endpoint: <why>".
-  Result<SchedulingResult> run(SchedulingContext& ctx, DecisionRecord& record) const;
+  //
+  // Steps are timed with `laps` where given; settling them is the caller's.
+  Result<SchedulingResult> run(SchedulingContext& ctx, DecisionRecord& record,
+                               telemetry::Laps* laps = nullptr) const;
 
   const std::vector<Profile>& profiles() const { return profiles_; }
   // The profile a record was made by, or nullptr.
@@ -90,15 +93,16 @@ class Scheduler {
     std::vector<SignalSet> scorers;
   };
 
-  Result<SchedulingResult> decide(SchedulingContext& ctx, DecisionRecord& record) const;
-  Outcome run_profile(size_t index, SchedulingContext& ctx, Laps& laps, ProfileRecord& record,
+  Result<SchedulingResult> decide(SchedulingContext& ctx, telemetry::Laps* laps,
+                                  DecisionRecord& record) const;
+  Outcome run_profile(size_t index, SchedulingContext& ctx, telemetry::Laps* laps, ProfileRecord& record,
                       ProfileResult& result) const;
   Outcome run_simple(size_t index, SchedulingContext& ctx, std::span<const Candidate> candidates,
                      ProfileRecord& record, ProfileResult& result) const;
-  static void filter(const Profile& profile, SchedulingContext& ctx, Laps& laps, const ProfileTimers* times,
-                     std::span<Candidate>& candidates, ProfileRecord& record);
-  static void score(const Profile& profile, const ProfileSignals& signals, SchedulingContext& ctx, Laps& laps,
-                    const ProfileTimers* times, std::span<const Candidate> candidates,
+  static void filter(const Profile& profile, SchedulingContext& ctx, telemetry::Laps* laps,
+                     const ProfileTimers* times, std::span<Candidate>& candidates, ProfileRecord& record);
+  static void score(const Profile& profile, const ProfileSignals& signals, SchedulingContext& ctx,
+                    telemetry::Laps* laps, const ProfileTimers* times, std::span<const Candidate> candidates,
                     std::span<double> scores, std::span<double> totals, ProfileRecord& record);
   // The simple choice that decides instead; kNone where the profile decides.
   static SimpleChoice fallback(const ProfileSignals& signals, const SchedulingContext& ctx,

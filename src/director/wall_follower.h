@@ -1,0 +1,28 @@
+#pragma once
+
+#include "base/clock.h"
+
+namespace penstock::director {
+
+// What the wall's clock shows at a moment of the monotonic one. It is asked every 10 ms at most, so that it
+// is seen that late to be set anew. Not thread-safe: one a loop.
+class WallFollower {
+ public:
+  explicit WallFollower(const Clock& clock) : clock_(clock) {}
+  // REQUIRES: `now` is a reading of the clock just taken.
+  WallTime at(TimePoint now) {
+    constexpr Duration kKept = std::chrono::milliseconds(10);
+    if (asked_at_ == kNever || now < asked_at_ || now - asked_at_ >= kKept) {
+      asked_at_ = now;
+      wall_ = clock_.wall_now();
+    }
+    return wall_ + (now - asked_at_);
+  }
+
+ private:
+  const Clock& clock_;
+  TimePoint asked_at_ = kNever;
+  WallTime wall_{};
+};
+
+}  // namespace penstock::director
