@@ -22,6 +22,10 @@ void* Arena::allocate_slow(size_t bytes, size_t alignment) {
 }
 
 void Arena::reset(size_t keep_bytes) {
+  if (blocks_.size() == 1 && held_bytes_ <= keep_bytes) {
+    next_ = end_ - held_bytes_;  // without a look at where the list of blocks lies
+    return;
+  }
   while (held_bytes_ > keep_bytes && !blocks_.empty()) {
     held_bytes_ -= blocks_.back().size;
     blocks_.pop_back();

@@ -95,7 +95,7 @@ void append_profile(std::string& out, const ProfileRecord& profile) {
     number(out, "total", candidate.total);
     key(out, "scores");
     out += '{';
-    const size_t scorers = std::min(profile.scorers.size(), kMaxScorersRecorded);
+    const size_t scorers = std::min(profile.scorers.size(), candidate.scores.size());
     for (size_t i = 0; i < scorers; ++i) {
       if (out.back() != '{') out += ',';
       append_json_quoted(out, profile.scorers[i].plugin_name);
@@ -106,27 +106,50 @@ void append_profile(std::string& out, const ProfileRecord& profile) {
   out += "]}";
 }
 
+// `keep` is given the names of what is configured.
+template <typename Keep>
+DecisionRecord copy_of(const DecisionRecord& record, Arena& arena, const Keep& keep) {
+  DecisionRecord out = record;
+  for (std::string_view* field : {&out.request_id, &out.incoming_model, &out.target_model, &out.identity,
+                                  &out.fairness_id, &out.winner, &out.winner_host_port}) {
+    *field = arena.copy(field->substr(0, kMaxTextBytes));
+  }
+  out.pool = keep(record.pool);
+  out.primary_profile = keep(record.primary_profile);
+  out.profiles = copy_items(record.profiles, arena, [&](ProfileRecord& profile) {
+    profile.profile_name = keep(profile.profile_name);
+    profile.picker_name = keep(profile.picker_name);
+    profile.picked = arena.copy(profile.picked);
+    profile.filters =
+        copy_items(profile.filters, arena, [&](FilterRecord& f) { f.plugin_name = keep(f.plugin_name); });
+    profile.scorers =
+        copy_items(profile.scorers, arena, [&](ScorerRecord& s) { s.plugin_name = keep(s.plugin_name); });
+    size_t scores = 0;
+    for (const CandidateRecord& c : profile.top) scores += c.scores.size();
+    std::span<float> rows = arena.make_span<float>(scores);
+    profile.top = copy_items(profile.top, arena, [&](CandidateRecord& c) {
+      c.endpoint_id = arena.copy(c.endpoint_id);
+      std::copy(c.scores.begin(), c.scores.end(), rows.begin());
+      c.scores = rows.first(c.scores.size());
+      rows = rows.subspan(c.scores.size());
+    });
+  });
+  return out;
+}
+
 }  // namespace
 
 DecisionRecord copy_record(const DecisionRecord& record, Arena& arena) {
-  DecisionRecord out = record;
-  for (std::string_view* field :
-       {&out.request_id, &out.pool, &out.incoming_model, &out.target_model, &out.identity, &out.fairness_id,
-        &out.primary_profile, &out.winner, &out.winner_host_port}) {
-    *field = arena.copy(field->substr(0, kMaxTextBytes));
+  return copy_of(record, arena, [&](std::string_view name) { return arena.copy(name); });
+}
+
+const std::string* DecisionLog::Names::find(std::string_view name) {
+  auto known = all_.find(name);
+  if (known == all_.end()) {
+    if (all_.size() == kMaxNames) return nullptr;
+    known = all_.emplace(name).first;
   }
-  out.profiles = copy_items(record.profiles, arena, [&arena](ProfileRecord& profile) {
-    profile.profile_name = arena.copy(profile.profile_name);
-    profile.picker_name = arena.copy(profile.picker_name);
-    profile.picked = arena.copy(profile.picked);
-    profile.filters = copy_items(profile.filters, arena,
-                                 [&](FilterRecord& f) { f.plugin_name = arena.copy(f.plugin_name); });
-    profile.scorers = copy_items(profile.scorers, arena,
-                                 [&](ScorerRecord& s) { s.plugin_name = arena.copy(s.plugin_name); });
-    profile.top = copy_items(profile.top, arena,
-                             [&](CandidateRecord& c) { c.endpoint_id = arena.copy(c.endpoint_id); });
-  });
-  return out;
+  return &*known;
 }
 
 void append_record_json(std::string& out, const DecisionRecord& record, std::string_view error,
@@ -223,12 +246,14 @@ DecisionLog::Handle DecisionLog::begin(size_t shard_index, const DecisionRecord&
   Entry& entry = *shard.ring[at];
   entry.arena.reset(8 * 1024);
   entry.sequence = sequence;
-  entry.record = copy_record(record, entry.arena);
+  shard.names.begin();
+  entry.record = copy_of(record, entry.arena,
+                         [&](std::string_view name) { return shard.names.keep(name, entry.arena); });
   entry.error = entry.arena.copy(error.substr(0, kMaxErrorBytes));
   entry.outcome.reset();
   // Entries have left the caches by the time that the ring comes round to them, so what the next two
   // decisions write to is prefetched. The entry first, for it knows where its copies lie: from the id on.
-  constexpr size_t kUsualCopies = 1024;
+  constexpr size_t kUsualCopies = 768;
   if (const Entry* next = shard.at(sequence + 2, per_shard_)) prefetch(next, sizeof(Entry));
   if (const Entry* next = shard.at(sequence + 1, per_shard_))
     prefetch(next->record.request_id.data(), kUsualCopies);

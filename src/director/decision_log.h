@@ -1,10 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,7 +30,7 @@ struct Outcome {
 };
 
 // The last decisions of one pool for /debug/decisions: compact copies in a ring per loop, so a writer
-// meets nobody but a debugging reader at its lock. Memory is reused; an entry takes about 2 KiB. Prompt
+// meets nobody but a debugging reader at its lock. Memory is reused; an entry takes about 1.3 KiB. Prompt
 // text is never in it. Thread-safe; begin() and finish() of one shard are called from its loop.
 class DecisionLog {
  public:
@@ -69,8 +71,31 @@ class DecisionLog {
     std::string_view error;
     std::optional<Outcome> outcome;
   };
+  // Names of plugins, profiles and the pool are the same in one decision after the other: kept once, for as
+  // long as the log.
+  class Names {
+   public:
+    void begin() { next_ = 0; }
+    // The text as it is kept; when there are too many, a copy in `arena`.
+    std::string_view keep(std::string_view name, Arena& arena) {
+      std::string_view& latest = latest_[next_++ % latest_.size()];
+      if (latest == name) return latest;
+      const std::string* known = find(name);
+      if (known == nullptr) return arena.copy(name);
+      return latest = *known;
+    }
+
+   private:
+    static constexpr size_t kMaxNames = 1024;
+    const std::string* find(std::string_view name);
+
+    std::array<std::string_view, 32> latest_;  // by their place in a record
+    size_t next_ = 0;
+    std::set<std::string, std::less<>> all_;
+  };
   struct Shard {
     mutable std::mutex mutex;
+    Names names;
     uint64_t next_sequence = 1;
     std::vector<std::unique_ptr<Entry>> ring;  // filled on first use
     Entry* at(uint64_t number, size_t per_shard) {

@@ -39,7 +39,8 @@ TEST(DecisionLog, KeepsACopyThatOutlivesTheRequestsMemory) {
     auto top = arena.make_filled<CandidateRecord>(1);
     top[0].endpoint_id = arena.copy("default/a");
     top[0].total = 1.5;
-    top[0].scores[0] = 0.75F;
+    const std::array<float, 1> scores{0.75F};
+    top[0].scores = scores;
     profile.top = top;
     auto profiles = arena.make_filled<ProfileRecord>(1);
     profiles[0] = profile;

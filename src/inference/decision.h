@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -17,13 +16,13 @@ inline constexpr size_t kRecordedCandidates = 8;
 inline constexpr size_t kMaxScorersRecorded = 16;
 inline constexpr size_t kMaxFiltersRecorded = 16;
 
-// One candidate of one profile run: its weighted total and each scorer's clamped score, in the order of
-// the profile.
+// One candidate of one profile run: its weighted total and the clamped scores of the first
+// kMaxScorersRecorded scorers, in the order of the profile.
 struct CandidateRecord {
   std::string_view endpoint_id;
   Candidate candidate = 0;
   double total = 0;
-  std::array<float, kMaxScorersRecorded> scores{};
+  std::span<const float> scores;
 };
 
 struct FilterRecord {
