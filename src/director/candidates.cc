@@ -50,8 +50,9 @@ CandidateFinder::Found CandidateFinder::find(const std::shared_ptr<const PoolSna
   std::span<Candidate> candidates = arena.make_span<Candidate>(reach_.size());
   std::span<const bool> allowed;
   if (wanted.subset) allowed = allowed_by(*wanted.subset, *pool, arena);
+  const bool anybody = !wanted.subset && wanted.excluded.empty();
   const auto may_have = [&](Candidate c) {
-    return (!wanted.subset || allowed[c]) && !has(wanted.excluded, reach_[c].slot);
+    return anybody || ((!wanted.subset || allowed[c]) && !has(wanted.excluded, reach_[c].slot));
   };
   Found found;
   found.of_pool = wanted.excluded.empty();

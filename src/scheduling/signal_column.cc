@@ -136,10 +136,13 @@ SignalColumn gather(SchedulingContext& ctx, std::span<const Candidate> candidate
     out[i] = values[c];
     column.unknown += is_known(states[c]) ? 0 : 1;
   }
-  const bool all = column.unknown == 0;
+  if (column.unknown == 0) {
+    finish_column(column, out, [](size_t) { return true; });
+    return column;
+  }
   column.unknown = 0;
   finish_column(column, out,
-                [&](size_t i) { return all || is_known(states[candidates[i]], observed[candidates[i]]); });
+                [&](size_t i) { return is_known(states[candidates[i]], observed[candidates[i]]); });
   return column;
 }
 
