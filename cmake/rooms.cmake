@@ -2,14 +2,14 @@
 # 4 director/assembly, 5 doors, 6 cli. A room may depend on rooms of lower floors, and on rooms of
 # its own floor only when it names them here; tools/check_layers.py holds the includes to the same.
 #
-# penstock_room(NAME FLOOR N [DEPS room...] [LINK lib...] [PRIVATE_LINK lib...])
-#   x.cc           -> library penstock_<name>
+# penstock_room(NAME FLOOR N [HOT] [DEPS room...] [LINK lib...] [PRIVATE_LINK lib...])
+#   x.cc           -> library penstock_<name>; HOT: its release build trades size for speed
 #   x_test.cc      -> executable <name>_test, run by ctest; x_testing.cc: what its tests share
 #   x_bench.cc     -> executable <name>_bench (Google Benchmark), with PENSTOCK_BENCH
 #   x_fuzz.cc      -> executable fuzz_<x>, one each: with PENSTOCK_FUZZ of libFuzzer, else with the tests, to give
 #                     it its seeds of tests/fuzz/<x>
 function(penstock_room NAME)
-  cmake_parse_arguments(R "" "FLOOR" "DEPS;LINK;PRIVATE_LINK;TEST_LINK" ${ARGN})
+  cmake_parse_arguments(R "HOT" "FLOOR" "DEPS;LINK;PRIVATE_LINK;TEST_LINK" ${ARGN})
   set_property(GLOBAL PROPERTY PENSTOCK_FLOOR_${NAME} ${R_FLOOR})
   foreach(dep ${R_DEPS})
     get_property(dep_floor GLOBAL PROPERTY PENSTOCK_FLOOR_${dep})
@@ -34,6 +34,10 @@ function(penstock_room NAME)
     add_library(${lib} STATIC ${sources})
     target_include_directories(${lib} PUBLIC ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(${lib} PUBLIC ${deps} ${R_LINK} PRIVATE ${R_PRIVATE_LINK})
+    if(R_HOT)
+      # Small functions called for every request. (Nobody replaces ours at run time: they may be inlined.)
+      target_compile_options(${lib} PRIVATE $<$<CONFIG:Release>:-O3> $<$<CONFIG:Release>:-fno-semantic-interposition>)
+    endif()
   else()
     add_library(${lib} INTERFACE)
     target_include_directories(${lib} INTERFACE ${PROJECT_SOURCE_DIR}/src)
