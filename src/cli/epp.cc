@@ -333,6 +333,10 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   options.cert_folder = flags.cert_path;
   if (!flags.secure && !flags.cert_path.empty())
     plan.warnings.push_back("--cert-path has no effect with --secure-serving=false");
+  if (flags.cert_reload && (!flags.secure || flags.cert_path.empty())) {
+    plan.warnings.push_back(std::string("--enable-cert-reload has no effect ") +
+                            (flags.secure ? "without --cert-path" : "with --secure-serving=false"));
+  }
   options.cert_reload = flags.cert_reload;
   options.tls12_ciphers = flags.tls_ciphers;
   options.allow_tls12 = flags.tls_min_version != "VersionTLS13";
@@ -546,7 +550,10 @@ void add_reference_flags(CLI::App& command, EppFlags& flags) {
   option("--metrics-cert-dir", flags.metrics_certs, "Folder with tls.crt and tls.key of the metrics port");
   option("--metrics-client-ca-file", flags.metrics_client_ca,
          "CA that clients of the metrics port must have");
-  option("-v,--v", flags.verbosity, "Log verbosity: 4 debug, 5 trace");
+  // Go's flags take -v=4 as well.
+  option("-v,--v", flags.verbosity, "Log verbosity: 4 debug, 5 trace")->transform([](std::string text) {
+    return text.starts_with('=') ? text.substr(1) : text;
+  });
   option("--zap-log-level", flags.zap_log_level,
          "debug, info, warn, error, panic (as error), trace, or a number as for -v");
   flag("--tracing", flags.tracing,

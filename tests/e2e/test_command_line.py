@@ -252,6 +252,20 @@ def test_flags_about_a_cluster_that_is_not_asked_are_said_to_have_no_effect():
     assert [line["flag"] for line in warned] == ["--pool-group", "--kubeconfig", "--ha-enable-leader-election"]
 
 
+@pytest.mark.parametrize("verbosity", ["-v=4", "-v4", "-v 4", "--v=4", "--v 4"])
+def test_the_verbosity_is_taken_in_every_way_that_gos_flags_take_it(verbosity):
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # it goes no further than that port
+        out = run(*PICKER, *verbosity.split(), "--bind-address", "127.0.0.1", "--metrics-port", str(taken.getsockname()[1]))
+    assert out.returncode == 1 and "metrics address" in out.stderr
+
+
+@pytest.mark.parametrize("flags, why", [(["--secure-serving=false"], "with --secure-serving=false"), ([], "without --cert-path")])
+def test_a_certificate_that_is_not_there_is_not_reloaded_and_that_is_said(flags, why):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        out = run(*PICKER, *flags, "--enable-cert-reload", "--bind-address", "127.0.0.1", "--metrics-port", str(taken.getsockname()[1]))
+    assert f"--enable-cert-reload has no effect {why}" in out.stderr
+
+
 def test_a_picker_without_endpoints_to_find_says_what_it_can_take():
     for arguments in (["--pool-name", "p"], ["--endpoint-selector", "app=vllm", "--endpoint-target-ports", "8000,8001"]):
         out = run("epp", *arguments, "--kubeconfig", "/nonexistent")
