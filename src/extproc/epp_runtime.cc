@@ -10,6 +10,7 @@
 #include <random>
 #include <utility>
 
+#include "assembly/bad_starts.h"
 #include "assembly/http2_metrics.h"
 #include "assembly/pool_pages.h"
 #include "base/strings.h"
@@ -39,6 +40,7 @@ io::HttpServerOptions server_options(const EppOptions& options) {
   // found by its silence.
   server.http2.ping_interval = options.ping_interval;
   server.http2.ping_timeout = options.ping_timeout;
+  server.on_bad_start = assembly::log_bad_starts();
   return server;
 }
 

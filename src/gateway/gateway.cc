@@ -7,6 +7,7 @@
 #include <optional>
 #include <random>
 
+#include "assembly/bad_starts.h"
 #include "assembly/http2_metrics.h"
 #include "director/fields.h"
 #include "gateway/core.h"
@@ -224,6 +225,7 @@ Result<io::SocketAddress> Gateway::listen(GatewayListener listener) {
   options.error_body = [impl = impl_.get(), limits = options](int status, std::string_view reason) {
     return impl->refusal(limits, status, reason);
   };
+  options.on_bad_start = assembly::log_bad_starts();
   auto server = std::make_unique<io::HttpServer>(impl_->core.loops, std::move(options),
                                                  std::make_shared<Proxy>(state, impl_->core, impl_->parts));
   state->route_port =

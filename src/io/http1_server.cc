@@ -41,7 +41,10 @@ Task<void> Http1Connection::serve() {
     const CancelToken stop = home_.stop_idling.token();
     Status status =
         co_await socket_->handshake_server(*listening_->tls, server_->options.tls_handshake_timeout, stop);
-    if (!status.ok()) co_return;
+    if (!status.ok()) {
+      if (status.error().code == ErrorCode::kIo) report_bad_start(status.error().message);
+      co_return;
+    }
     info_.tls = true;
     info_.alpn = socket_->alpn();
     info_.client_certificate_names = socket_->client_certificate_subject();
@@ -84,6 +87,11 @@ Task<Http1Connection::Head> Http1Connection::read_head() {
   TimePoint deadline = kNever;
   for (;;) {
     if (inbox_.pending() != 0) {
+      if (begins_tls()) {
+        report_bad_start("the client speaks TLS, this port plain text");
+        refuse_status_ = 400;
+        co_return Head::kRefuse;
+      }
       const bool maybe_http2 = begins_http2();
       if (maybe_http2 && inbox_.pending() >= kHttp2Preface.size()) co_return Head::kHttp2;
       if (!maybe_http2) {
@@ -132,6 +140,16 @@ Task<Http1Connection::Head> Http1Connection::read_head() {
       co_return Head::kRefuse;
     }
   }
+}
+
+// What has come first is a TLS handshake.
+bool Http1Connection::begins_tls() const {
+  const std::string_view seen = received();
+  return requests_ == 0 && !listening_->tls && seen.size() >= 2 && seen[0] == 0x16 && seen[1] == 0x03;
+}
+
+void Http1Connection::report_bad_start(std::string_view reason) const {
+  if (server_->options.on_bad_start) server_->options.on_bad_start(info_, reason);
 }
 
 // What has come is the beginning of the client's HTTP/2 preface, or all of it and more.

@@ -67,6 +67,10 @@ struct HttpServerOptions {
     std::string body;
   };
   std::function<ErrorBody(int status, std::string_view reason)> error_body;
+  // A connection came to nothing: its client speaks TLS on a listener without, or none on one with it, or the
+  // two found no common ground (versions, certificates). Not for one that merely went away. Called on the
+  // connection's loop, so by many threads at once. Null: nobody is told.
+  std::function<void(const ConnectionInfo& connection, std::string_view reason)> on_bad_start;
 };
 
 // Serves one exchange. The exchange ends when the task does: an unwritten response becomes a 500, an

@@ -317,6 +317,81 @@ TEST(Tls, TextWithADamagedCertificateAfterAGoodOneIsRefused) {
   }
 }
 
+// What a server tells of connections that come to nothing.
+struct BadStarts {
+  HttpServerOptions options() {
+    HttpServerOptions out;
+    out.on_bad_start = [this](const ConnectionInfo& connection, std::string_view reason) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      EXPECT_EQ(connection.peer.to_string().substr(0, 10), "127.0.0.1:");
+      reasons.emplace_back(reason);
+    };
+    return out;
+  }
+  std::vector<std::string> taken() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return std::exchange(reasons, {});
+  }
+  std::mutex mutex;
+  std::vector<std::string> reasons;
+};
+
+TEST(Tls, WhoSpeaksTlsToAPlainPortIsReported) {
+  BadStarts bad;
+  testing::TestServer server(answer, bad.options());
+  testing::RawClient hello(server.address);
+  hello.send(std::string_view("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11));
+  EXPECT_TRUE(hello.read_to_end().starts_with("HTTP/1.1 400"));
+  EXPECT_EQ(bad.taken(), std::vector<std::string>{"the client speaks TLS, this port plain text"});
+  testing::RawClient nonsense(server.address);
+  nonsense.send("\x17\x03 nonsense\r\n\r\n");
+  EXPECT_TRUE(nonsense.read_to_end().starts_with("HTTP/1.1 400"));
+  EXPECT_EQ(bad.taken(), std::vector<std::string>{});
+}
+
+TEST(Tls, WhoSpeaksPlainTextToATlsPortIsReportedAndWhoMerelyGoesIsNot) {
+  const Folder folder;
+  const TestCertificate certificate = testing::write_certificate(folder.path, "server", "server.test");
+  TlsServerOptions server_options;
+  server_options.certificates = {{certificate.certificate_file, certificate.key_file}};
+  auto server_tls = TlsServerContext::create(server_options);
+  ASSERT_TRUE(server_tls.ok()) << server_tls.error().message;
+  BadStarts bad;
+  testing::TestServer server(answer, bad.options(), 1, *server_tls);
+  const auto all_closed = [&] {
+    return testing::eventually([&] { return server.server.stats().connections_open == 0; });
+  };
+  for (const std::string_view first : {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"}) {
+    testing::RawClient plain(server.address);
+    plain.send(first);
+    EXPECT_TRUE(plain.wait_closed());
+    EXPECT_EQ(bad.taken(), std::vector<std::string>{"the client speaks plain text, this port TLS"}) << first;
+  }
+  {
+    const testing::RawClient probe(server.address);
+  }
+  testing::RawClient resets(server.address);
+  resets.reset();
+  EXPECT_TRUE(testing::eventually([&] { return server.server.stats().connections_accepted == 4; }));
+  EXPECT_TRUE(all_closed());
+  EXPECT_EQ(bad.taken(), std::vector<std::string>{});
+
+  // One that doesn't know the certificate says so.
+  auto client_tls = TlsClientContext::create({});
+  ASSERT_TRUE(client_tls.ok());
+  testing::TestClient client;
+  const HttpDestination destination{"127.0.0.1", server.address.port(), *client_tls, "server.test"};
+  testing::run_on(client.loop(), [&]() -> Task<void> {
+    auto call = co_await client.client->start(destination, {});
+    EXPECT_FALSE(call.ok());
+  });
+  EXPECT_TRUE(all_closed());
+  const std::vector<std::string> refused = bad.taken();
+  ASSERT_EQ(refused.size(), 1U);
+  EXPECT_NE(refused[0].find("TLS handshake: "), std::string::npos);
+  EXPECT_NE(refused[0].find("unknown ca"), std::string::npos) << refused[0];
+}
+
 TEST(Tls, UnusableFilesAreNamed) {
   TlsServerOptions options;
   options.certificates = {{"/nonexistent.pem", "/nonexistent.key"}};

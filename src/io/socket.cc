@@ -458,6 +458,18 @@ Task<Status> Socket::handshake(Duration timeout, CancelToken token) {
     if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) {
       tls_broken_ = true;
       std::string text;
+      const unsigned long queued = ERR_peek_error();
+      const int reason = ERR_GET_LIB(queued) == ERR_LIB_SSL ? ERR_GET_REASON(queued) : 0;
+      const bool gone = error == SSL_ERROR_SYSCALL || reason == SSL_R_UNEXPECTED_EOF_WHILE_READING;
+      if (SSL_is_server(ssl_) == 1 && gone) {
+        ERR_clear_error();
+        co_return Error{ErrorCode::kClientClosed, "TLS handshake: the client closed"};
+      }
+      if (SSL_is_server(ssl_) == 1 && (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_HTTP_REQUEST ||
+                                       reason == SSL_R_HTTPS_PROXY_REQUEST)) {
+        ERR_clear_error();
+        co_return Error{ErrorCode::kIo, "the client speaks plain text, this port TLS"};
+      }
       if (const long verified = SSL_get_verify_result(ssl_); verified != X509_V_OK) {
         text = X509_verify_cert_error_string(verified);
         ERR_clear_error();

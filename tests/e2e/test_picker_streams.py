@@ -733,6 +733,26 @@ def test_decisions_without_fresh_signals_are_a_named_state(start):
     assert record["fallback"] == "no_fresh_signals"
 
 
+@pytest.mark.parametrize("phase", ["always", "never"])
+def test_the_moments_of_a_record_are_in_their_order_however_the_request_ended(start, engines, phase):
+    picker = start.picker(engines.ports, "--response-phase", phase)
+    with picker.connect() as connection:
+        stream = connection.open()
+        pick(stream, x_request_id="served")
+        if phase == "always":
+            answer_response(stream)
+        stream.cancel()
+        for name, body in [("no model", b'{"messages": [{"role": "user", "content": "x"}]}'), ("no JSON", b"{")]:
+            stream = connection.open()
+            send_request(stream, body, x_request_id=name.replace(" ", "-"))
+            assert refused(stream)[0] == 400
+    for name in ["served", "no-model", "no-JSON"]:
+        answer = eventually(lambda: (r := httpx.get(f"{picker.admin}/debug/decisions/{name}", timeout=5)).status_code == 200 and r)
+        moments = answer.json()["moments_ms"]
+        known = [moments[key] for key in ["pool_chosen", "decision_started", "endpoint_chosen", "first_token", "ended"] if key in moments]
+        assert len(known) >= 2 and known == sorted(known), (name, moments)
+
+
 # --- health
 
 def test_health_knows_check_list_and_watch(start, engines):
@@ -846,13 +866,29 @@ def test_metrics_may_be_for_clients_with_a_certificate(engines, tmp_path):
 
 def test_tls_and_plain_text_mixed_up_is_named_in_the_log_and_harms_nobody(start, engines):
     picker = start.picker(engines.ports, tls=True)
-    with pytest.raises((AssertionError, ConnectionError, OSError)):
-        with Connection(picker.port) as plain:
-            stream = plain.open()
-            stream.send(b"")
-            assert stream.receive(3) is not None
+    with Connection(picker.port) as plain:
+        peer = plain.socket.getsockname()
+        stream = plain.open()
+        assert stream.receive(10) is None and plain.closed
+    line = eventually(lambda: bad_start(picker), what="a line in the log")
+    assert line["reason"] == "the client speaks plain text, this port TLS" and line["level"] == "warn"
+    assert line["listener"] == "ext-proc" and line["peer"] == f"127.0.0.1:{peer[1]}"
     works(picker)
     assert picker.is_serving()
+
+    picker = start.picker(engines.ports)
+    with pytest.raises((OSError, AssertionError)):
+        Connection(picker.port, tls=True)
+    line = eventually(lambda: bad_start(picker), what="a line in the log")
+    assert line["reason"] == "the client speaks TLS, this port plain text"
+    works(picker)
+    assert picker.is_serving()
+
+
+def bad_start(picker):
+    lines = [json.loads(line) for line in picker.program.log_text().splitlines() if "a connection came to nothing" in line]
+    assert len(lines) <= 1, "one line in ten seconds"
+    return lines[0] if lines else None
 
 
 def test_a_renewed_certificate_is_served_without_a_restart_and_open_streams_go_on(start, engines, tmp_path):

@@ -58,6 +58,8 @@ class Http1Connection final : public ServerConnection, public HttpExchange, priv
   Task<Head> read_head();
   Head parse_head();
   bool begins_http2() const;
+  bool begins_tls() const;
+  void report_bad_start(std::string_view reason) const;
   void begin_exchange();
   Task<bool> end_exchange(bool threw);
   // A response of the codec's own.
