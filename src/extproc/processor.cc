@@ -655,15 +655,18 @@ Processor::Next Processor::overdue(Answers& answers) {
 
 // --- the response ---
 
-// The data plane's own answers have a status, a length and a type, and nothing that a server adds; what an
-// engine sent carries more, or the data plane says where it came from. gRPC clients get 200, and
-// UNAVAILABLE or DEADLINE_EXCEEDED in headers that are all there is.
+// The data plane's own answers have a status, a length and a type, or a status alone where they have no body,
+// and nothing that a server adds; what an engine sent carries more, or the data plane says where it came
+// from. gRPC clients get 200, and UNAVAILABLE or DEADLINE_EXCEEDED in headers that are all there is.
 bool Processor::is_local_reply(std::string_view message, int status, bool whole) const {
   bool plain = false;
   bool grpc = false;
   bool no_answer = false;
+  bool bare = whole;
   for (const HeaderField& field : part_.fields) {
-    if (field.name == ":status" || field.name == "content-length") continue;
+    if (field.name == ":status") continue;
+    bare = false;
+    if (field.name == "content-length") continue;
     if (field.name == "content-type") {
       plain = field.value == "text/plain";
       grpc = field.value == "application/grpc";
@@ -677,7 +680,7 @@ bool Processor::is_local_reply(std::string_view message, int status, bool whole)
     if (field.name == "grpc-message") continue;
     return false;
   }
-  if (!(plain && status >= 400) && !(grpc && no_answer && whole && status == 200)) return false;
+  if (!((plain || bare) && status >= 400) && !(grpc && no_answer && whole && status == 200)) return false;
   const auto upstream = find_attribute(message, "upstream.address");
   return !upstream || value_text(*upstream).value_or("").empty();
 }

@@ -694,11 +694,17 @@ TEST_F(ProcessorTest, TheDataPlanesOwnErrorRepliesAreNotBookedOnTheEngine) {
   EXPECT_EQ(bench.core->metrics.local_replies.with({"503"}).value(), 5U);
   EXPECT_EQ(bench.metrics.errors.with({"m", "m", "default-flow", "0", "503"}).value(), 0U);
   EXPECT_EQ(bench.endpoints[0]->live->consecutive_failures.load(), 0U);
-  // An engine's own 503 has what a server adds.
+  // One without a body, such as a route that is gone after the decision.
+  Stream bare(bench);
+  post(bare);
+  EXPECT_EQ(bare.send(response_headers({{":status", "404"}}, true)).size(), 1U);
+  EXPECT_EQ(bench.core->metrics.local_replies.with({"404"}).value(), 1U);
+  EXPECT_EQ(bench.metrics.errors.with({"m", "m", "default-flow", "0", "404"}).value(), 0U);
+  // An engine's own 503 has what a server adds, or goes on after its headers.
   for (int i = 0; i < 3; ++i) {
     Stream stream(bench);
     post(stream);
-    stream.send(response_headers(engine_fields("text/plain", "503")));
+    stream.send(response_headers(i == 0 ? Fields{{":status", "503"}} : engine_fields("text/plain", "503")));
     stream.send(response_body("busy", true));
   }
   EXPECT_EQ(bench.metrics.errors.with({"m", "m", "default-flow", "0", "503"}).value(), 3U);

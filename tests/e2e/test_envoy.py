@@ -238,6 +238,39 @@ def test_lora_adapters_are_routed_and_answer_under_their_names(bed, client):
         assert answer.json()["model"] == adapter
 
 
+def test_the_subset_and_the_scores_travel_in_envoys_metadata(bed, start, tmp_path):
+    wanted = f"127.0.0.1:{bed.engines.ports[1]}"
+    log = tmp_path / "access.log"
+    before = """          access_log:
+          - name: envoy.access_loggers.file
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
+              path: LOG
+              log_format: { json_format: { picked: "%DYNAMIC_METADATA(envoy.lb)%" } }
+          http_filters:
+          - name: envoy.filters.http.set_metadata
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config
+              metadata:
+              - metadata_namespace: envoy.lb.subset_hint
+                value: { x-gateway-destination-endpoint-subset: ["WANTED"] }
+""".replace("LOG", str(log)).replace("WANTED", wanted)
+    listed = """failure_mode_allow: false
+              metadata_options:
+                forwarding_namespaces: { untyped: [envoy.lb.subset_hint] }
+                receiving_namespaces: { untyped: [envoy.lb] }
+"""
+    envoy = start.envoy("fail-close.yaml", bed.picker.port, bed.picker.health_port,
+                        changes=[("          http_filters:\n", before), ("failure_mode_allow: false\n", listed)])
+    eventually(envoy.picker_is_healthy, what="Envoy finds the picker healthy")
+    for _ in range(6):
+        assert envoy.post(CHAT, chat()).status_code == 200
+    envoy.program.stop()
+    picked = [json.loads(line)["picked"] for line in log.read_text().splitlines()]
+    assert [one[messages.DESTINATION] for one in picked] == [wanted] * 6
+    assert [list(one[f"{messages.DESTINATION}-scores"]) for one in picked] == [[wanted]] * 6
+
+
 def test_a_prompt_goes_where_its_prefix_is(bed):
     before = bed.engines.requests()
     text = "the same long beginning " * 200
@@ -304,6 +337,18 @@ def test_envoys_own_error_is_not_booked_on_the_engine(start):
     assert picker.metric_sum("penstock_extproc_local_replies_total", code="503") == 5
     assert ended(picker, "envoy_reply") == 5
     assert picker.metric_sum("penstock_endpoint_ejections_total") == 0
+
+
+def test_envoys_own_error_without_a_body_is_not_booked_on_the_engine(bed, start):
+    # A route that matches no more once the picker has answered.
+    unpicked = '{ prefix: "/", headers: [{ name: x-gateway-destination-endpoint, present_match: true, invert_match: true }] }'
+    picker = start.picker(bed.engines.ports)
+    envoy = start.envoy("fail-close.yaml", picker.port, picker.health_port, changes=[('{ prefix: "/" }', unpicked)])
+    eventually(envoy.picker_is_healthy, what="Envoy finds the picker healthy")
+    assert envoy.post(CHAT, chat()).status_code == 404
+    settled(picker)
+    assert picker.metric_sum("penstock_extproc_local_replies_total", code="404") == 1
+    assert picker.metric_sum("llm_d_epp_request_error_total", error_code="404") == 0
 
 
 def test_envoys_own_error_to_a_grpc_client_is_not_booked_on_the_engine(start):
