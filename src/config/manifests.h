@@ -38,6 +38,8 @@ struct EndpointPickerRef {
   std::string name;
   std::optional<uint16_t> port;
   bool fail_open = false;  // failureMode FailOpen; default FailClose
+
+  friend bool operator==(const EndpointPickerRef&, const EndpointPickerRef&) = default;
 };
 
 inline constexpr std::string_view kH2c = "kubernetes.io/h2c";

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "io/run_on.h"
 #include "kubernetes/timestamps.h"
 #include "telemetry/log.h"
 
@@ -24,6 +25,7 @@ using kubernetes::Resource;
 
 constexpr std::string_view kSource = "kubernetes";
 constexpr std::string_view kInvalid = "Invalid";
+constexpr Duration kBuryInterval = std::chrono::milliseconds(5);
 constexpr Duration kReviewTimeout = std::chrono::seconds(10);
 
 // Whether a discovery document lists the resource.
@@ -34,6 +36,16 @@ bool lists(const std::string& body, const Resource& resource) {
   bool found = false;
   (*json)["resources"].for_each_item([&](Json item) { found |= item["name"].text() == resource.plural; });
   return found;
+}
+
+// What a pool's selector, ports, protocol, picker and configuration are taken from.
+bool same_definition(const config::InferencePool& a, const config::InferencePool& b) {
+  const auto annotation = [](const config::InferencePool& pool) {
+    const auto found = pool.meta.annotations.find(kConfigAnnotation);
+    return found == pool.meta.annotations.end() ? std::nullopt : std::optional<std::string>(found->second);
+  };
+  return a.selector == b.selector && a.target_ports == b.target_ports && a.app_protocol == b.app_protocol &&
+         a.endpoint_picker == b.endpoint_picker && annotation(a) == annotation(b);
 }
 
 Acceptance refused(const Error& error) {
@@ -50,6 +62,10 @@ Acceptance accepted(const config::InferenceModelRewrite& rewrite) {
       out.message = "targets without weights are not selected beside targets with weights";
   }
   return out;
+}
+
+std::string_view namespace_of(Json object) {
+  return object["metadata"]["namespace"].text();
 }
 
 uint64_t creation_order(Json object) {
@@ -81,28 +97,59 @@ std::string resource_json(std::string_view name, std::string_view version,
 
 }  // namespace
 
-KubernetesDiscovery::KubernetesDiscovery(KubernetesDiscoveryOptions options, EndpointSink& sink,
-                                         PoolListener& listener)
+struct KubernetesDiscovery::Member {
+  std::string ns;
+  std::string name;
+  std::string id;
+  // Where several pools are: whose series these are. Else the process's.
+  std::unique_ptr<telemetry::MetricRegistry> registry;
+  std::unique_ptr<kubernetes::Metrics> metrics;
+  EndpointSink* sink = nullptr;
+  std::unique_ptr<Pods> pods;
+  std::unique_ptr<ConfigMaps> configs;
+  std::vector<uint16_t> ports;
+  std::string selector;
+  bool selecting = false;
+  bool dirty = false;  // its endpoints are to be told
+  TimePoint dirty_since{};
+  std::optional<config::InferencePool> told;
+  kubernetes::ObjectIdentity identity;
+  std::optional<ConfigReference> reference;
+  std::optional<PoolConfig> config;
+
+  // Under the discovery's mutex.
+  PoolState state = PoolState::kUnknown;
+  bool pods_told = false;
+};
+
+KubernetesDiscovery::KubernetesDiscovery(KubernetesDiscoveryOptions options, EndpointSink* sink,
+                                         PoolListener& listener, telemetry::MetricRegistry& metrics)
     : options_(std::move(options)),
       sink_(sink),
       listener_(listener),
-      ports_(options_.target_ports),
+      registry_(metrics),
       objective_kind_{kubernetes::kObjectives, kubernetes::kLegacyObjectives, {}, {}, false, false, {}},
       rewrite_kind_{kubernetes::kRewrites, kubernetes::kLegacyRewrites, {}, {}, false, false, {}} {}
 
 Result<std::unique_ptr<KubernetesDiscovery>> KubernetesDiscovery::create(KubernetesDiscoveryOptions options,
-                                                                         EndpointSink& sink,
+                                                                         EndpointSink* sink,
                                                                          PoolListener& listener,
                                                                          telemetry::MetricRegistry& metrics) {
-  if (options.pool_name.empty()) {
+  const bool of_pools = options.many || !options.pool_name.empty();
+  if (options.many && !options.pool_selector.empty()) {
+    if (Status status = kubernetes::check_label_selector(options.pool_selector); !status.ok())
+      return std::move(status).error().wrap("pool selector");
+  }
+  if (!of_pools) {
     if (Status status = kubernetes::check_label_selector(options.selector); !status.ok())
       return std::move(status).error();
   } else if (options.pool_group != kubernetes::kPoolGroup && options.pool_group != kubernetes::kLegacyGroup) {
     return invalid_config(fmt::format("pool group \"{}\" is neither {} nor {}", options.pool_group,
                                       kubernetes::kPoolGroup, kubernetes::kLegacyGroup));
   }
-  std::unique_ptr<KubernetesDiscovery> out(new KubernetesDiscovery(std::move(options), sink, listener));
-  if (Status status = out->prepare(metrics); !status.ok()) return status.error();
+  std::unique_ptr<KubernetesDiscovery> out(
+      new KubernetesDiscovery(std::move(options), sink, listener, metrics));
+  if (Status status = out->prepare(); !status.ok()) return status.error();
   return out;
 }
 
@@ -115,15 +162,22 @@ typename kubernetes::Store<KubernetesDiscovery::Seen<T>>::Decode KubernetesDisco
     judged(object, read);
     if (!read.ok()) return std::move(read).error();
     read->meta.creation_order = creation_order(object);
-    return Seen<T>{*std::move(read), object["metadata"]["deletionTimestamp"].present()};
+    Seen<T> out{*std::move(read), object["metadata"]["deletionTimestamp"].present(), {}};
+    if constexpr (std::is_same_v<T, config::InferencePool>) out.identity = kubernetes::identity_of(object);
+    return out;
   };
 }
 
-Status KubernetesDiscovery::prepare(telemetry::MetricRegistry& metrics) {
-  auto api = kubernetes::ApiClient::create(loops_.at(0), options_.cluster, metrics, options_.client);
+const Resource& KubernetesDiscovery::pool_resource() const {
+  return options_.pool_group == kubernetes::kLegacyGroup ? kubernetes::kLegacyInferencePools
+                                                         : kubernetes::kInferencePools;
+}
+
+Status KubernetesDiscovery::prepare() {
+  auto api = kubernetes::ApiClient::create(loops_.at(0), options_.cluster, registry_, options_.client);
   if (!api.ok()) return std::move(api).error();
   api_ = *std::move(api);
-  metrics_ = std::make_unique<kubernetes::Metrics>(metrics);
+  metrics_ = std::make_unique<kubernetes::Metrics>(registry_);
   gather_timer_.emplace(loops_.at(0));
   reviews_ = std::make_unique<kubernetes::AccessReviews>(*api_);
   if (options_.election) {
@@ -132,23 +186,30 @@ Status KubernetesDiscovery::prepare(telemetry::MetricRegistry& metrics) {
       listener_.state_changed();
     });
   }
-  const auto told = [this] { listener_.state_changed(); };
-  pods_ = std::make_unique<Pods>(*api_, *metrics_, kubernetes::decode_pod, [this] { gather(); }, told);
-  if (options_.pool_name.empty()) {
-    pool_state_ = PoolState::kKnown;
-    return {};
+  if (!options_.many) {
+    Member& only = *add_member(options_.ns, options_.pool_name);
+    only.sink = sink_;
+    only.ports = options_.target_ports;
+    only.selector = options_.selector;
+    if (options_.pool_name.empty()) {
+      only.state = PoolState::kKnown;
+      return {};
+    }
   }
-  const bool legacy = options_.pool_group == kubernetes::kLegacyGroup;
+  const auto told = [this] { listener_.state_changed(); };
   conditions_ = std::make_unique<kubernetes::ConditionWriter>(*api_, [this] { return leader(); });
-  const Resource& pool = legacy ? kubernetes::kLegacyInferencePools : kubernetes::kInferencePools;
   pools_ = std::make_unique<Pools>(
       *api_, *metrics_,
       decode_with<config::InferencePool>(
-          [legacy](const config::Node& node) { return config::decode_cluster_pool(node, legacy); },
-          [this, pool](Json object, const Result<config::InferencePool>& read) {
-            if (!read.ok()) conditions_->warn(pool, options_.ns, object, kInvalid, read.error().message);
+          [legacy = options_.pool_group == kubernetes::kLegacyGroup](const config::Node& node) {
+            return config::decode_cluster_pool(node, legacy);
+          },
+          [this](Json object, const Result<config::InferencePool>& read) {
+            if (read.ok()) return;
+            conditions_->warn(pool_resource(), namespace_of(object), kubernetes::identity_of(object),
+                              kInvalid, read.error().message);
           }),
-      [this] { pool_arrived(); }, told);
+      [this] { pools_arrived(); }, told);
   objectives_ = std::make_unique<Objectives>(
       *api_, *metrics_,
       decode_with<config::InferenceObjective>(
@@ -225,10 +286,10 @@ io::Task<kubernetes::Access> KubernetesDiscovery::review(io::Loop& caller, std::
   co_return status.ok() ? review->access : kubernetes::Access::kUnknown;
 }
 
-ReflectorOptions KubernetesDiscovery::query(const Resource& resource) const {
+ReflectorOptions KubernetesDiscovery::query(const Resource& resource, const std::string& ns) const {
   ReflectorOptions out = options_.watch;
   out.resource = resource;
-  out.ns = options_.ns;
+  out.ns = ns;
   out.seed = std::random_device()();
   return out;
 }
@@ -237,78 +298,206 @@ void KubernetesDiscovery::begin() {
   telemetry::log_info("following the cluster",
                       {{"cluster", options_.cluster.source},
                        {"server", io::join_host_port(options_.cluster.host, options_.cluster.port)},
-                       {"namespace", options_.ns}});
+                       {"namespace", options_.all_namespaces ? "all" : options_.ns}});
   if (election_) {
     election_ends_.follow(loops_.at(0).shutdown_token());
     io::spawn(loops_.at(0), election_->run(election_ends_.token()));
   }
-  if (!pools_) return follow_pods(options_.selector);
-  ReflectorOptions pool =
-      query(options_.pool_group == kubernetes::kLegacyGroup ? kubernetes::kLegacyInferencePools
-                                                            : kubernetes::kInferencePools);
-  pool.field_selector = "metadata.name=" + options_.pool_name;
-  pools_->follow(std::move(pool));
+  if (!pools_) return follow_pods(*members_.begin()->second);
+  ReflectorOptions pools = query(pool_resource(), options_.all_namespaces ? "" : options_.ns);
+  if (options_.many) {
+    pools.label_selector = options_.pool_selector;
+  } else {
+    pools.field_selector = "metadata.name=" + options_.pool_name;
+  }
+  pools_->follow(std::move(pools));
   io::spawn(loops_.at(0), conditions_->run(loops_.at(0).shutdown_token()));
+  // Of several pools it has to be known which there are: whose objects these are is asked as they come.
+  if (!options_.many) follow_rules();
+}
+
+void KubernetesDiscovery::follow_rules() {
+  if (std::exchange(following_rules_, true)) return;
   io::spawn(loops_.at(0), follow_kind(objective_kind_));
   io::spawn(loops_.at(0), follow_kind(rewrite_kind_));
 }
 
-void KubernetesDiscovery::follow_pods(const std::string& selector) {
-  if (std::exchange(selecting_, true) && selector_ == selector) return;
-  selector_ = selector;
-  ReflectorOptions pods = query(kubernetes::kPods);
-  pods.label_selector = selector;
-  pods_->follow(std::move(pods));
+std::shared_ptr<KubernetesDiscovery::Member> KubernetesDiscovery::add_member(const std::string& ns,
+                                                                             const std::string& name) {
+  auto member = std::make_shared<Member>();
+  member->ns = ns;
+  member->name = name;
+  member->id = ns + "/" + name;
+  if (options_.many) {
+    member->registry =
+        std::make_unique<telemetry::MetricRegistry>(registry_, std::string(kPoolLabel), member->id);
+    member->metrics = std::make_unique<kubernetes::Metrics>(*member->registry);
+  }
+  Member* const self = member.get();  // outlives its followers
+  member->pods = std::make_unique<Pods>(
+      *api_, member->metrics ? *member->metrics : *metrics_, kubernetes::decode_pod,
+      [this, self] { gather(*self); }, [this] { listener_.state_changed(); });
+  const std::lock_guard lock(mutex_);
+  members_[member->id] = member;
+  return member;
 }
 
-void KubernetesDiscovery::pool_arrived() {
-  const config::InferencePool* pool = nullptr;
-  pools_->current()->for_each([&](const std::string& key, const Seen<config::InferencePool>& seen) {
-    if (key == options_.pool_name && !seen.terminating) pool = &seen.object;
+KubernetesDiscovery::Member* KubernetesDiscovery::find(std::string_view id) const {
+  const auto found = members_.find(id);
+  return found == members_.end() ? nullptr : found->second.get();
+}
+
+void KubernetesDiscovery::follow_pods(Member& member) {
+  if (member.selecting || member.sink == nullptr) return;
+  member.selecting = true;
+  ReflectorOptions pods = query(kubernetes::kPods, member.ns);
+  pods.label_selector = member.selector;
+  member.pods->follow(std::move(pods));
+}
+
+void KubernetesDiscovery::follow_config(Member& member, const config::InferencePool& pool) {
+  auto reference = config_reference(pool);
+  if (!reference.ok()) {
+    member.reference.reset();
+    member.config = PoolConfig{"annotation", std::nullopt, reference.error().message};
+    return listener_.config_changed(member.id, *member.config);
+  }
+  if (*reference == member.reference && (member.config || !member.reference)) return;
+  const bool same_map = *reference && member.reference && (*reference)->name == member.reference->name;
+  member.reference = *reference;
+  if (!member.reference) {
+    member.config.reset();
+    if (member.configs) member.configs->end();
+    return;
+  }
+  if (!member.configs) {
+    member.configs = std::make_unique<ConfigMaps>(
+        *api_, *member.metrics, decode_config_map, [this, self = &member] { config_arrived(*self); },
+        [this, self = &member] {
+          config_arrived(*self);
+          listener_.state_changed();
+        });
+  }
+  if (same_map) return config_arrived(member);
+  member.config.reset();
+  ReflectorOptions query_of_map = query(kubernetes::kConfigMaps, member.ns);
+  query_of_map.field_selector = "metadata.name=" + member.reference->name;
+  member.configs->follow(std::move(query_of_map));
+}
+
+void KubernetesDiscovery::config_arrived(Member& member) {
+  if (!member.reference) return;
+  PoolConfig config;
+  config.source = fmt::format("ConfigMap {}/{}", member.ns, member.reference->name);
+  const auto state = member.configs->state();
+  const ConfigMapRecord* map = nullptr;
+  if (const auto* store = member.configs->current()) {
+    store->for_each([&](const std::string&, const ConfigMapRecord& record) {
+      if (record.name == member.reference->name) map = &record;
+    });
+  }
+  if (map != nullptr) {
+    auto text = config_entry(*map, member.reference->entry);
+    if (text.ok()) {
+      config.text = *std::move(text);
+    } else {
+      config.error = config.source + ": " + text.error().message;
+    }
+  } else if (state && state->watching && member.configs->current() != nullptr) {
+    config.error = config.source + " does not exist";
+  } else if (state && state->trouble_at != kNever && !member.config) {
+    config.error = config.source + ": " + state->message;
+  } else {
+    return;  // on its way, or the last one holds
+  }
+  if (member.config == config) return;
+  member.config = config;
+  listener_.config_changed(member.id, config);
+}
+
+void KubernetesDiscovery::pools_arrived() {
+  std::map<std::string, const Seen<config::InferencePool>*, std::less<>> there;
+  pools_->current()->for_each([&](const std::string&, const Seen<config::InferencePool>& seen) {
+    if (!seen.terminating) there[seen.object.meta.full_name()] = &seen;
   });
+  bool news = false;
+  if (options_.many) {
+    for (const auto& [id, seen] : there) {
+      if (find(id) != nullptr) continue;
+      add_member(seen->object.meta.ns, seen->object.meta.name);
+      news = true;
+    }
+  }
+  const Members members = members_;  // a listener may have one forgotten, later
+  for (const auto& [id, member] : members) {
+    const auto found = there.find(id);
+    pool_arrived(*member, found == there.end() ? nullptr : found->second);
+  }
+  if (!options_.many) return;
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    first = !std::exchange(listed_, true);
+  }
+  if (first) {
+    telemetry::log_info("InferencePools listed", {{"pools", there.size()}});
+    listener_.pools_listed();
+    follow_rules();
+  } else if (news) {
+    judge_again();
+  }
+  listener_.state_changed();
+}
+
+void KubernetesDiscovery::pool_arrived(Member& member, const Seen<config::InferencePool>* seen) {
   PoolState before = PoolState::kUnknown;
   {
     const std::lock_guard lock(mutex_);
-    before = pool_state_;
-    if (pool != nullptr) {
-      pool_state_ = PoolState::kKnown;
-    } else if (pool_state_ == PoolState::kKnown) {
-      pool_state_ = PoolState::kDeleted;
+    before = member.state;
+    if (seen != nullptr) {
+      member.state = PoolState::kKnown;
+    } else if (member.state == PoolState::kKnown) {
+      member.state = PoolState::kDeleted;
     }
   }
-  if (pool == nullptr) {
+  if (seen == nullptr) {
     if (before == PoolState::kUnknown) {
-      telemetry::log_warn(
-          "there is no such InferencePool yet",
-          {{"pool", options_.pool_name}, {"namespace", options_.ns}, {"group", options_.pool_group}});
+      telemetry::log_warn("there is no such InferencePool yet",
+                          {{"pool", member.name}, {"namespace", member.ns}, {"group", options_.pool_group}});
     } else if (before == PoolState::kKnown) {
-      telemetry::log_warn("the InferencePool has been deleted, what it said last holds on",
-                          {{"pool", options_.pool_name}, {"namespace", options_.ns}});
-      listener_.pool_changed(nullptr);
+      telemetry::log_warn(options_.many
+                              ? "the InferencePool has been deleted or is selected no longer, what it said "
+                                "last holds on for a while"
+                              : "the InferencePool has been deleted, what it said last holds on",
+                          {{"pool", member.name}, {"namespace", member.ns}});
+      listener_.pool_changed(member.id, nullptr);
     }
     listener_.state_changed();
     return;
   }
-  const std::string selector = kubernetes::selector_text(pool->selector);
+  member.identity = seen->identity;
+  const config::InferencePool& pool = seen->object;
   // Its status changes whenever a gateway looks at it.
-  if (before == PoolState::kKnown && selector == selector_ && pool->target_ports == ports_ &&
-      pool->app_protocol == app_protocol_) {
-    return;
-  }
+  if (before == PoolState::kKnown && member.told && same_definition(*member.told, pool)) return;
+  member.told = pool;
+  const std::string selector = kubernetes::selector_text(pool.selector);
   std::string ports;
-  for (const uint16_t port : pool->target_ports) ports += fmt::format("{}{}", ports.empty() ? "" : ",", port);
-  telemetry::log_info("InferencePool read",
-                      {{"pool", options_.pool_name}, {"selector", selector}, {"ports", ports}});
-  app_protocol_ = pool->app_protocol;
-  listener_.pool_changed(pool);
-  ports_ = pool->target_ports;
-  follow_pods(selector);
-  gather();
+  for (const uint16_t port : pool.target_ports) ports += fmt::format("{}{}", ports.empty() ? "" : ",", port);
+  telemetry::log_info(
+      "InferencePool read",
+      {{"pool", member.name}, {"namespace", member.ns}, {"selector", selector}, {"ports", ports}});
+  listener_.pool_changed(member.id, &pool);
+  if (options_.many) follow_config(member, pool);
+  member.ports = pool.target_ports;
+  if (member.selector != selector) member.selecting = false;
+  member.selector = selector;
+  follow_pods(member);
+  gather(member);
   listener_.state_changed();
 }
 
-bool KubernetesDiscovery::names_pool(const config::PoolRef& ref) const {
-  return ref.name == options_.pool_name && ref.group == options_.pool_group;
+bool KubernetesDiscovery::names_pool(std::string_view ns, const config::PoolRef& ref) const {
+  return ref.group == options_.pool_group && find(fmt::format("{}/{}", ns, ref.name)) != nullptr;
 }
 
 void KubernetesDiscovery::judge(const Kind& kind, Json object, Acceptance acceptance) {
@@ -317,8 +506,15 @@ void KubernetesDiscovery::judge(const Kind& kind, Json object, Acceptance accept
   const Json said = object["spec"]["poolRef"];
   ref.group = said["group"].text_or(ref.group);
   ref.name = said["name"].text();
-  if (!kind.followed || !names_pool(ref) || object["metadata"]["deletionTimestamp"].present()) return;
-  conditions_->want(*kind.followed, options_.ns, object, acceptance);
+  const std::string_view ns = namespace_of(object);
+  if (!kind.followed || !names_pool(ns, ref) || object["metadata"]["deletionTimestamp"].present()) return;
+  conditions_->want(*kind.followed, ns, object, acceptance);
+}
+
+void KubernetesDiscovery::judge_again() {
+  for (const Kind* kind : {&objective_kind_, &rewrite_kind_}) {
+    if (kind->followed) kind->follow(query(*kind->followed, options_.all_namespaces ? "" : options_.ns));
+  }
 }
 
 void KubernetesDiscovery::rules_arrived() {
@@ -326,7 +522,7 @@ void KubernetesDiscovery::rules_arrived() {
   const auto take = [&](const auto& follower, auto& out) {
     if (follower->current() == nullptr) return;
     follower->current()->for_each([&](const std::string&, const auto& seen) {
-      if (!seen.terminating && names_pool(seen.object.pool)) out.push_back(seen.object);
+      if (!seen.terminating && names_pool(seen.object.meta.ns, seen.object.pool)) out.push_back(seen.object);
     });
   };
   take(objectives_, rules.objectives);
@@ -334,42 +530,97 @@ void KubernetesDiscovery::rules_arrived() {
   listener_.rules_changed(rules);
 }
 
-void KubernetesDiscovery::gather() {
-  if (gather_timer_->armed()) return;
-  gathering_since_ = SystemClock().now();
-  gather_timer_->arm(options_.gather, &KubernetesDiscovery::tell, this);
+void KubernetesDiscovery::gather(Member& member) {
+  if (!std::exchange(member.dirty, true)) member.dirty_since = SystemClock().now();
+  if (!gather_timer_->armed()) gather_timer_->arm(options_.gather, &KubernetesDiscovery::tell, this);
 }
 
 void KubernetesDiscovery::tell(void* self) {
-  static_cast<KubernetesDiscovery*>(self)->tell_endpoints();
+  auto& discovery = *static_cast<KubernetesDiscovery*>(self);
+  for (const auto& [id, member] : discovery.members_) {
+    if (std::exchange(member->dirty, false)) discovery.tell_endpoints(*member);
+  }
 }
 
-void KubernetesDiscovery::tell_endpoints() {
-  if (pods_->current() == nullptr || ports_.empty()) return;
+void KubernetesDiscovery::tell_endpoints(Member& member) {
+  if (member.sink == nullptr || member.pods->current() == nullptr || member.ports.empty()) return;
   std::vector<DiscoveredEndpoint> all;
-  pods_->current()->for_each([&](const std::string& name, const kubernetes::PodRecord& pod) {
+  member.pods->current()->for_each([&](const std::string& name, const kubernetes::PodRecord& pod) {
     if (!pod.serves()) return;
     DiscoveredEndpoint endpoint;
-    endpoint.ns = options_.ns;
+    endpoint.ns = member.ns;
     endpoint.name = name;
     endpoint.address = pod.ip;
     pod.labels.for_each([&](std::string_view key, std::string_view value) {
       endpoint.labels.insert_or_assign(std::string(key), std::string(value));
     });
-    for (const size_t rank : kubernetes::active_ranks(pod, ports_)) {
-      endpoint.port = ports_[rank];
+    for (const size_t rank : kubernetes::active_ranks(pod, member.ports)) {
+      endpoint.port = member.ports[rank];
       endpoint.rank = static_cast<int>(rank);
       all.push_back(endpoint);
     }
   });
-  sink_.endpoints(kSource, all);
-  metrics_->apply_seconds.observe(to_seconds(SystemClock().now() - gathering_since_));
+  member.sink->endpoints(kSource, all);
+  (member.metrics ? *member.metrics : *metrics_)
+      .apply_seconds.observe(to_seconds(SystemClock().now() - member.dirty_since));
   bool first = false;
   {
     const std::lock_guard lock(mutex_);
-    first = !std::exchange(pods_told_, true);
+    first = !std::exchange(member.pods_told, true);
   }
   if (first) listener_.state_changed();
+}
+
+void KubernetesDiscovery::attach(const std::string& id, EndpointSink& sink) {
+  loops_.at(0).post([this, id, &sink] {
+    Member* const member = find(id);
+    if (member == nullptr) return;
+    member->sink = &sink;
+    follow_pods(*member);
+    gather(*member);
+  });
+}
+
+bool KubernetesDiscovery::detach(const std::string& id) {
+  const Result<bool> gone = io::run_on(
+      loops_.at(0),
+      [this, id]() -> Result<bool> {
+        const auto found = members_.find(id);
+        if (found == members_.end()) return true;
+        const std::shared_ptr<Member> member = found->second;
+        {
+          const std::lock_guard lock(mutex_);
+          if (member->state != PoolState::kDeleted) return false;
+          members_.erase(found);
+        }
+        member->sink = nullptr;
+        member->reference.reset();
+        member->pods->end();
+        if (member->configs) member->configs->end();
+        io::spawn(loops_.at(0), bury(member));
+        return true;
+      },
+      std::chrono::minutes(1));
+  return gone.ok() && *gone;
+}
+
+io::Task<void> KubernetesDiscovery::bury(std::shared_ptr<Member> member) {
+  const io::CancelToken token = loops_.at(0).shutdown_token();
+  while (!member->pods->idle() || (member->configs && !member->configs->idle())) {
+    (void)co_await loops_.at(0).sleep(kBuryInterval, token);
+    if (token.cancelled()) {
+      buried_.push_back(member);
+      co_return;
+    }
+  }
+}
+
+void KubernetesDiscovery::warn(const std::string& id, std::string reason, std::string message) {
+  loops_.at(0).post([this, id, reason = std::move(reason), message = std::move(message)] {
+    const Member* const member = find(id);
+    if (member == nullptr) return;
+    conditions_->warn(pool_resource(), member->ns, member->identity, reason, message);
+  });
 }
 
 io::Task<Failure> KubernetesDiscovery::look_for(Kind& kind, io::CancelToken token,
@@ -426,7 +677,7 @@ io::Task<void> KubernetesDiscovery::follow_kind(Kind& kind) {
                             {{"resource", kubernetes::full_name(kind.legacy)},
                              {"instead", kubernetes::full_name(kind.preferred)}});
       }
-      kind.follow(query(*found));
+      kind.follow(query(*found, options_.all_namespaces ? "" : options_.ns));
     }
     if (first || moved) listener_.state_changed();
     (void)co_await loops_.at(0).sleep(options_.look_again, token);
@@ -435,7 +686,23 @@ io::Task<void> KubernetesDiscovery::follow_kind(Kind& kind) {
 
 bool KubernetesDiscovery::pool_known() const {
   const std::lock_guard lock(mutex_);
-  return pool_state_ != PoolState::kUnknown && pods_told_;
+  if (options_.many) return listed_;
+  const Member& only = *members_.begin()->second;
+  return only.state != PoolState::kUnknown && only.pods_told;
+}
+
+bool KubernetesDiscovery::pods_known(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const Member* const member = find(id);
+  return member != nullptr && member->pods_told;
+}
+
+bool KubernetesDiscovery::pods_refused(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  const Member* const member = find(id);
+  if (member == nullptr || member->pods_told) return false;
+  const auto state = member->pods->state();
+  return state && state->reason == Reason::kForbidden;
 }
 
 bool KubernetesDiscovery::complete() const {
@@ -450,30 +717,41 @@ bool KubernetesDiscovery::complete() const {
   return known(objective_kind_, objectives_->state()) && known(rewrite_kind_, rewrites_->state());
 }
 
+std::string KubernetesDiscovery::member_json(const Member& member) const {
+  const std::string_view word = member.state == PoolState::kKnown     ? "known"
+                                : member.state == PoolState::kDeleted ? "deleted"
+                                                                      : "unknown";
+  if (!options_.many) return fmt::format(R"("pool":"{}",)", word);
+  return fmt::format(R"({{"pool":{},"state":"{}","resources":[{}]}})", json_quote(member.id), word,
+                     resource_json("pods", "v1", member.pods->state(), false, ""));
+}
+
 std::string KubernetesDiscovery::state_json() const {
-  PoolState pool = PoolState::kUnknown;
-  {
-    const std::lock_guard lock(mutex_);
-    pool = pool_state_;
-  }
-  const std::string_view word = pool == PoolState::kKnown     ? "known"
-                                : pool == PoolState::kDeleted ? "deleted"
-                                                              : "unknown";
-  std::string out = fmt::format(R"({{"cluster":{},"server":{},"namespace":{},"pool":"{}",)",
-                                json_quote(options_.cluster.source),
-                                json_quote(io::join_host_port(options_.cluster.host, options_.cluster.port)),
-                                json_quote(options_.ns), word);
+  const std::lock_guard lock(mutex_);
+  std::string out =
+      fmt::format(R"({{"cluster":{},"server":{},"namespace":{},)", json_quote(options_.cluster.source),
+                  json_quote(io::join_host_port(options_.cluster.host, options_.cluster.port)),
+                  json_quote(options_.all_namespaces ? "" : options_.ns));
+  if (!options_.many) out += member_json(*members_.begin()->second);
   if (election_) out += fmt::format(R"("leader":{},)", leader());
+  if (options_.many) {
+    out += R"("pools":[)";
+    for (const auto& [id, member] : members_) {
+      if (out.back() == '}') out += ',';
+      out += member_json(*member);
+    }
+    out += "],";
+  }
   out += R"("resources":[)";
   if (pools_) {
-    const bool legacy = options_.pool_group == kubernetes::kLegacyGroup;
-    const Resource& resource = legacy ? kubernetes::kLegacyInferencePools : kubernetes::kInferencePools;
-    out +=
-        resource_json(resource.plural, kubernetes::api_version(resource), pools_->state(), false, "") + ",";
+    const Resource& resource = pool_resource();
+    out += resource_json(resource.plural, kubernetes::api_version(resource), pools_->state(), false, "");
   }
-  out += resource_json("pods", "v1", pods_->state(), false, "");
+  if (!options_.many) {
+    if (pools_) out += ",";
+    out += resource_json("pods", "v1", members_.begin()->second->pods->state(), false, "");
+  }
   const auto add = [&](const Kind& kind, const std::optional<ReflectorState>& state) {
-    const std::lock_guard lock(mutex_);
     const Resource& resource = kind.followed ? *kind.followed : kind.preferred;
     out += "," + resource_json(resource.plural, kubernetes::api_version(resource), state,
                                kind.absent && !kind.followed, kind.trouble);

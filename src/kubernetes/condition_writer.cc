@@ -27,8 +27,8 @@ std::string cut(std::string_view message) {
   return std::string(message.substr(0, size));
 }
 
-std::string object_key(const Resource& resource, std::string_view ns, Json object) {
-  return fmt::format("{} {}/{}", full_name(resource), ns, object["metadata"]["name"].text());
+std::string object_key(const Resource& resource, std::string_view ns, std::string_view name) {
+  return fmt::format("{} {}/{}", full_name(resource), ns, name);
 }
 
 Json accepted_condition(Json object) {
@@ -41,6 +41,12 @@ Json accepted_condition(Json object) {
 
 }  // namespace
 
+ObjectIdentity identity_of(Json object) {
+  const Json metadata = object["metadata"];
+  return {std::string(metadata["name"].text()), std::string(metadata["uid"].text()),
+          std::string(metadata["resourceVersion"].text())};
+}
+
 ConditionWriter::ConditionWriter(ApiClient& api, std::function<bool()> may_write)
     : api_(api),
       may_write_(std::move(may_write)),
@@ -49,7 +55,7 @@ ConditionWriter::ConditionWriter(ApiClient& api, std::function<bool()> may_write
 
 void ConditionWriter::want(const Resource& resource, std::string_view ns, Json object,
                            const Acceptance& acceptance) {
-  const std::string key = object_key(resource, ns, object);
+  const std::string key = object_key(resource, ns, object["metadata"]["name"].text());
   const std::string_view status = acceptance.accepted ? "True" : "False";
   const std::string message = cut(acceptance.message);
   const Json metadata = object["metadata"];
@@ -77,7 +83,7 @@ void ConditionWriter::want(const Resource& resource, std::string_view ns, Json o
   if (!acceptance.accepted) {
     const auto former = waiting_.find(key);
     if (is_news(key, message)) {
-      job.event = event_body(resource, ns, object, acceptance.reason, message);
+      job.event = event_body(resource, ns, identity_of(object), acceptance.reason, message);
     } else if (former != waiting_.end()) {
       job.event = std::move(former->second.event);
     }
@@ -86,14 +92,14 @@ void ConditionWriter::want(const Resource& resource, std::string_view ns, Json o
   work_.set();
 }
 
-void ConditionWriter::warn(const Resource& resource, std::string_view ns, Json object,
+void ConditionWriter::warn(const Resource& resource, std::string_view ns, const ObjectIdentity& object,
                            std::string_view reason, std::string_view message) {
-  const std::string key = object_key(resource, ns, object);
+  const std::string key = object_key(resource, ns, object.name);
   if (waiting_.size() >= kMaxWaiting || !is_news(key, message)) return;
   Job job;
   job.resource = resource;
   job.ns = ns;
-  job.name = object["metadata"]["name"].text();
+  job.name = object.name;
   job.event = event_body(resource, ns, object, reason, cut(message));
   waiting_.insert_or_assign(key, std::move(job));
   work_.set();
@@ -107,19 +113,19 @@ bool ConditionWriter::is_news(const std::string& key, std::string_view message) 
   return true;
 }
 
-std::string ConditionWriter::event_body(const Resource& resource, std::string_view ns, Json object,
-                                        std::string_view reason, std::string_view message) const {
-  const Json metadata = object["metadata"];
+std::string ConditionWriter::event_body(const Resource& resource, std::string_view ns,
+                                        const ObjectIdentity& object, std::string_view reason,
+                                        std::string_view message) const {
   const std::string now = json_quote(format_time(clock_.wall_now()));
   return fmt::format(
       R"({{"apiVersion":"v1","kind":"Event","metadata":{{"generateName":{},"namespace":{}}},)"
       R"("involvedObject":{{"apiVersion":{},"kind":{},"name":{},"namespace":{},"uid":{},"resourceVersion":{}}},)"
       R"("type":"Warning","reason":{},"message":{},"count":1,"firstTimestamp":{},"lastTimestamp":{},)"
       R"("source":{{"component":"{}"}},"reportingComponent":"{}","reportingInstance":""}})",
-      json_quote(std::string(metadata["name"].text()) + "."), json_quote(ns),
-      json_quote(api_version(resource)), json_quote(resource.kind), json_quote(metadata["name"].text()),
-      json_quote(ns), json_quote(metadata["uid"].text()), json_quote(metadata["resourceVersion"].text()),
-      json_quote(reason), json_quote(message), now, now, kManager, kManager);
+      json_quote(object.name + "."), json_quote(ns), json_quote(api_version(resource)),
+      json_quote(resource.kind), json_quote(object.name), json_quote(ns), json_quote(object.uid),
+      json_quote(object.resource_version), json_quote(reason), json_quote(message), now, now, kManager,
+      kManager);
 }
 
 bool ConditionWriter::took(const Failure& failure) {

@@ -21,6 +21,14 @@ struct Acceptance {
   std::string message;
 };
 
+// What an Event says of the object that it is about.
+struct ObjectIdentity {
+  std::string name;
+  std::string uid;
+  std::string resource_version;
+};
+ObjectIdentity identity_of(Json object);
+
 // Writes the condition Accepted where an object does not say it yet, by server-side apply on its status, so
 // that conditions of others stay; and an Event (type Warning) about what is not accepted. Level-triggered:
 // told of every version of an object, it writes what differs, so that it makes no write for its own writes,
@@ -36,8 +44,8 @@ class ConditionWriter {
 
   void want(const Resource& resource, std::string_view ns, Json object, const Acceptance& acceptance);
   // An Event alone, for what has no such condition. The same text about the same object once.
-  void warn(const Resource& resource, std::string_view ns, Json object, std::string_view reason,
-            std::string_view message);
+  void warn(const Resource& resource, std::string_view ns, const ObjectIdentity& object,
+            std::string_view reason, std::string_view message);
   // To be called when may_write() may have changed.
   void wake() { work_.set(); }
   io::Task<void> run(io::CancelToken token);
@@ -50,8 +58,8 @@ class ConditionWriter {
     std::string status;  // to be applied; "" none
     std::string event;   // to be created; "" none
   };
-  std::string event_body(const Resource& resource, std::string_view ns, Json object, std::string_view reason,
-                         std::string_view message) const;
+  std::string event_body(const Resource& resource, std::string_view ns, const ObjectIdentity& object,
+                         std::string_view reason, std::string_view message) const;
   bool is_news(const std::string& key, std::string_view message);
   // True: done with, well or for good.
   bool took(const Failure& failure);

@@ -38,8 +38,17 @@ class Follower {
       former = std::exchange(next_, feed);
     }
     if (former) former->cancel.cancel();
-    io::spawn(api_.loop(), run(feed));
+    ++running_;
+    io::spawn(api_.loop(), run(this, feed));
   }
+  // Ends what runs, for good; the picture stays. Before the loop ends a follower may go once idle() is true.
+  void end() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& feed : {next_, current_}) {
+      if (feed) feed->cancel.cancel();
+    }
+  }
+  bool idle() const { return running_ == 0; }
   // Nullptr until a list was seen whole. Valid until the loop's next turn.
   const Store<Record>* current() const { return current_ ? &current_->store : nullptr; }
   // Of the newest query; nothing before the first. Any thread.
@@ -67,9 +76,10 @@ class Follower {
     io::CancelSource cancel;
   };
 
-  static io::Task<void> run(std::shared_ptr<Feed> feed) {
+  static io::Task<void> run(Follower* self, std::shared_ptr<Feed> feed) {
     const io::CancelToken token = feed->cancel.token();
     co_await feed->reflector.run(token);
+    --self->running_;
   }
 
   void arrived(Feed* feed) {
@@ -93,6 +103,7 @@ class Follower {
   mutable std::mutex mutex_;  // which feeds there are
   std::shared_ptr<Feed> current_;
   std::shared_ptr<Feed> next_;
+  size_t running_ = 0;  // tasks
 };
 
 }  // namespace penstock::kubernetes
