@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <tuple>
 #include <utility>
 
 #include "assembly/pool_pages.h"
@@ -88,14 +89,58 @@ Status Foundation::share_state(const config::SharedStateSettings& settings) {
   return {};
 }
 
+SharedKnowledge Foundation::shared() {
+  return {*loops, metrics, clock, *slots, *signals, *pool_metrics, *request_metrics, outside.get(), replicas.get()};
+}
+
 Result<PoolRuntime*> Foundation::add_pool(PoolSpec spec) {
-  const SharedKnowledge shared{*loops,        metrics,          clock,         *slots,        *signals,
-                               *pool_metrics, *request_metrics, outside.get(), replicas.get()};
-  auto pool = PoolRuntime::create(shared, std::move(spec), decisions_);
+  auto pool = PoolRuntime::create(shared(), std::move(spec), decisions_);
   if (!pool.ok()) return std::move(pool).error();
   set_rules(**pool);
+  const std::lock_guard lock(pools_mutex_);
   pools.push_back(std::move(*pool));
   return pools.back().get();
+}
+
+Result<std::shared_ptr<PoolRuntime>> Foundation::add_pool_with_metrics(PoolSpec spec,
+                                                                       std::string_view label) {
+  struct Own {
+    Own(Foundation& base, std::string_view label, std::string id)
+        : registry(base.metrics, std::string(label), std::move(id)),
+          pool_metrics(registry, *base.signals, base.clock),
+          request_metrics(registry) {}
+    telemetry::MetricRegistry registry;
+    signals::PoolMetrics pool_metrics;
+    director::RequestMetrics request_metrics;
+  };
+  if (stopped_) return Error{ErrorCode::kServiceUnavailable, "the process ends"};
+  const auto own = std::make_shared<Own>(*this, label, spec.settings.ns + "/" + spec.settings.name);
+  const SharedKnowledge knowledge{
+      *loops, own->registry, clock, *slots, *signals, own->pool_metrics, own->request_metrics, outside.get(),
+      own};
+  auto created = PoolRuntime::create(knowledge, std::move(spec), decisions_);
+  if (!created.ok()) return std::move(created).error();
+  std::shared_ptr<PoolRuntime> pool = *std::move(created);
+  if (Status status = pool->start(); !status.ok()) return status.error();
+  const std::lock_guard lock(pools_mutex_);
+  pools.push_back(pool);
+  std::sort(pools.begin(), pools.end(), [](const auto& a, const auto& b) {
+    return std::tie(a->pool().ns, a->pool().name) < std::tie(b->pool().ns, b->pool().name);
+  });
+  return pool;
+}
+
+void Foundation::remove_pool(const std::shared_ptr<PoolRuntime>& pool) {
+  {
+    const std::lock_guard lock(pools_mutex_);
+    std::erase(pools, pool);
+  }
+  pool->stop();
+}
+
+std::vector<std::shared_ptr<PoolRuntime>> Foundation::pools_now() const {
+  const std::lock_guard lock(pools_mutex_);
+  return pools;
 }
 
 void Foundation::set_rules(PoolRuntime& pool) const {
@@ -156,28 +201,28 @@ void Foundation::release() {
 std::string Foundation::readiness_json(bool ready, bool listening, bool draining,
                                        std::string_view cluster) const {
   return fmt::format("{{\"ready\":{},\"listening\":{},\"draining\":{},\"pools\":[{}]{}{}}}\n", ready,
-                     listening, draining, readiness_list_json(pools),
+                     listening, draining, readiness_list_json(pools_now()),
                      cluster.empty() ? "" : ",\"kubernetes\":", cluster);
 }
 
 std::string Foundation::decisions_json(size_t limit) const {
-  return assembly::decisions_json(pools, limit);
+  return assembly::decisions_json(pools_now(), limit);
 }
 
 std::optional<std::string> Foundation::decision_json(std::string_view request_id) const {
-  return assembly::decision_json(pools, request_id);
+  return assembly::decision_json(pools_now(), request_id);
 }
 
 std::string Foundation::plugin_states_json() const {
-  return assembly::plugin_states_json(pools);
+  return assembly::plugin_states_json(pools_now());
 }
 
 std::string Foundation::endpoints_json() const {
-  return assembly::endpoints_json(pools, clock.now());
+  return assembly::endpoints_json(pools_now(), clock.now());
 }
 
 std::string Foundation::configuration_text() const {
-  return assembly::configuration_text(pools);
+  return assembly::configuration_text(pools_now());
 }
 
 std::string Foundation::shared_state_json() const {

@@ -43,6 +43,13 @@ class Foundation {
   Status share_state(const config::SharedStateSettings& settings);
   // The pool gets its rules out of `manifests`.
   Result<PoolRuntime*> add_pool(PoolSpec spec);
+  // One of several pools that come and go while the loops run, with metrics of its own, whose label `label`
+  // is
+  // "<namespace>/<name>". It has started. REQUIRES: `changes` is held; so of remove_pool().
+  Result<std::shared_ptr<PoolRuntime>> add_pool_with_metrics(PoolSpec spec, std::string_view label);
+  // Stops it; it ends with its last reference, which a page may have for a moment.
+  void remove_pool(const std::shared_ptr<PoolRuntime>& pool);
+  std::vector<std::shared_ptr<PoolRuntime>> pools_now() const;
   // Again, after a reload of the manifests.
   void set_rules(PoolRuntime& pool) const;
 
@@ -77,12 +84,15 @@ class Foundation {
   std::unique_ptr<director::AccessLog> access_log;  // nullptr: switched off
   std::unique_ptr<telemetry::Tracer> tracer;        // nullptr: switched off
   std::unique_ptr<sharing::Replicas> replicas;      // nullptr: nothing is shared
-  std::vector<std::unique_ptr<PoolRuntime>> pools;
+  std::vector<std::shared_ptr<PoolRuntime>> pools;  // where they come and go, pools_now()
   config::Manifests manifests;
 
  private:
+  SharedKnowledge shared();
+
   int64_t decisions_;
-  bool stopped_ = false;  // under `changes`
+  mutable std::mutex pools_mutex_;  // of `pools`
+  bool stopped_ = false;            // under `changes`
 };
 
 // A reload, part by part: each one that fails keeps its former state and is in the log.

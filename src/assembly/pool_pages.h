@@ -11,7 +11,7 @@
 // What the admin pages say of a process's pools. Any thread.
 namespace penstock::assembly {
 
-using Pools = std::span<const std::unique_ptr<PoolRuntime>>;
+using Pools = std::span<const std::shared_ptr<PoolRuntime>>;
 
 // Members of "pools" of /readyz: name, endpoints, scraped, policy_epoch.
 std::string readiness_list_json(Pools pools);

@@ -41,6 +41,8 @@ struct SharedKnowledge {
   director::RequestMetrics& request_metrics;
   Outside* outside = nullptr;             // nullptr: plugins do without services
   sharing::Replicas* replicas = nullptr;  // nullptr: nothing is shared with other replicas
+  // What of these is the pool's alone: ends after it.
+  std::shared_ptr<void> own = nullptr;
 };
 
 // One pool as configured: Penstock's settings for it, and what an InferencePool manifest says.
@@ -90,6 +92,7 @@ class PoolRuntime final : private discovery::EndpointListener {
   director::Pool& pool() { return pool_; }
   discovery::Pool& members() { return members_; }
   const config::PoolSettings& settings() const { return spec_.settings; }
+  telemetry::MetricRegistry& metrics() { return shared_.metrics; }
   // TLS towards https engines; null when no endpoint needs it before the first one is seen.
   const std::shared_ptr<io::TlsClientContext>& engine_tls() const { return engine_tls_; }
   std::shared_ptr<const director::Policy> policy() const { return pool_.policy.get(); }

@@ -30,6 +30,14 @@ constexpr std::array<CollectedFamily, 7> kFamilies{{
      "request at a time); healthy: nothing."},
 }};
 
+constexpr size_t kFirstOfPools = 4;
+
+std::string_view begin_family(size_t index, telemetry::Writer& out) {
+  const CollectedFamily& family = kFamilies[index];
+  out.header(family.name, family.help, family.type);
+  return family.name;
+}
+
 // The load that pools with a load estimator hold at their endpoints. Endpoints of several pools may have one
 // name: their loads are added.
 void collect_load(std::span<const ServedPool> pools, telemetry::Writer& out, bool tokens,
@@ -86,21 +94,22 @@ std::span<const CollectedFamily> door_families() {
   return kFamilies;
 }
 
-void collect_door(const BodyBudget& bodies, const AccessLog* access_log, std::span<const ServedPool> pools,
-                  TimePoint now, telemetry::Writer& out) {
-  size_t next = 0;
-  const auto begin = [&] {
-    const CollectedFamily& family = kFamilies[next++];
-    out.header(family.name, family.help, family.type);
-    return family.name;
-  };
-  out.sample(begin(), {}, static_cast<double>(bodies.held()));
-  out.sample(begin(), {}, static_cast<double>(bodies.limit()));
-  out.sample(begin(), {}, static_cast<double>(access_log == nullptr ? 0 : access_log->dropped_lines()));
-  out.sample(begin(), {}, static_cast<double>(telemetry::dropped_log_lines()));
+void collect_pools(std::span<const ServedPool> pools, TimePoint now, telemetry::Writer& out) {
+  size_t next = kFirstOfPools;
+  const auto begin = [&] { return begin_family(next++, out); };
   collect_load(pools, out, false, begin());
   collect_load(pools, out, true, begin());
   collect_states(pools, now, out, begin());
+}
+
+void collect_door(const BodyBudget& bodies, const AccessLog* access_log, std::span<const ServedPool> pools,
+                  TimePoint now, telemetry::Writer& out) {
+  const std::array<double, kFirstOfPools> values{
+      static_cast<double>(bodies.held()), static_cast<double>(bodies.limit()),
+      static_cast<double>(access_log == nullptr ? 0 : access_log->dropped_lines()),
+      static_cast<double>(telemetry::dropped_log_lines())};
+  for (size_t i = 0; i < values.size(); ++i) out.sample(begin_family(i, out), {}, values[i]);
+  collect_pools(pools, now, out);
 }
 
 }  // namespace penstock::director

@@ -31,7 +31,9 @@ struct ServedPool {
   const Pool* pool;
   const discovery::Pool* members;
 };
-// `access_log` may be nullptr. Thread-safe.
+// The families of pools among them.
+void collect_pools(std::span<const ServedPool> pools, TimePoint now, telemetry::Writer& out);
+// All of them; `access_log` may be nullptr. Thread-safe.
 void collect_door(const BodyBudget& bodies, const AccessLog* access_log, std::span<const ServedPool> pools,
                   TimePoint now, telemetry::Writer& out);
 

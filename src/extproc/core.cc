@@ -46,6 +46,11 @@ DoorMetrics::DoorMetrics(telemetry::MetricRegistry& registry, bool stream_metric
                                     "Credits that ended by age because no fresh scrape came.",
                                     {}})
                           .with({})),
+      unassigned(registry.counter({"penstock_extproc_unassigned_streams_total",
+                                   "Process streams that could not be given to one of several pools: unknown "
+                                   "(the pool named is none of ours), ambiguous (several have that name), "
+                                   "unnamed (nothing names one).",
+                                   {"reason"}})),
       streams_(registry.counter({"penstock_extproc_streams_total",
                                  "Process streams opened, by the body mode of the request.",
                                  {"mode"}})),
@@ -82,15 +87,22 @@ void BodyBuffer::grow(size_t bytes) {
   capacity_ = wanted;
 }
 
-LoopPart::LoopPart(Core& the_core, io::Loop* the_loop, size_t loop_index,
-                   std::unique_ptr<director::PictureSource> pictures)
+LoopPart::LoopPart(Core& the_core, io::Loop* the_loop, size_t loop_index)
     : core(the_core),
+      loop(the_loop),
       index(loop_index),
       random(the_core.options.seed * 0x9E3779B97F4A7C15ULL + loop_index),
       wall(the_core.clock),
-      director(*the_core.pool.pool, std::move(pictures), the_core.clock, {loop_index, random.next_u64()}),
-      credits(the_loop, director, the_core.clock, the_core.pool.freshness_budget + std::chrono::seconds(1),
-              the_core.credits, the_core.metrics.credits_expired) {}
+      pools(the_core.pools) {}
+
+PoolPart::PoolPart(LoopPart& loop_part, director::Pool& the_pool, Duration freshness_budget,
+                   io::Loop* the_loop, std::unique_ptr<director::PictureSource> pictures)
+    : part(loop_part),
+      pool(the_pool),
+      director(the_pool, std::move(pictures), loop_part.core.clock,
+               {loop_part.index, loop_part.random.next_u64()}),
+      credits(the_loop, director, loop_part.core.clock, freshness_budget + std::chrono::seconds(1),
+              loop_part.core.credits, loop_part.core.metrics.credits_expired) {}
 
 void LoopPart::give_back(std::unique_ptr<Deciding> object) {
   object->arena.reset(warm_bytes < kWarmShelfBytes ? kWarmArenaBytes : kColdArenaBytes);

@@ -13,10 +13,12 @@
 #include "director/body_budget.h"
 #include "director/director.h"
 #include "director/observer.h"
+#include "director/published.h"
 #include "director/wall_follower.h"
 #include "extproc/answers.h"
 #include "extproc/credits.h"
 #include "extproc/door.h"
+#include "extproc/pool_choice.h"
 #include "extproc/wire.h"
 #include "protocol/parser.h"
 
@@ -39,6 +41,7 @@ class DoorMetrics {
   telemetry::Counter& unparsed_partial;
   telemetry::Counter& served_elsewhere;
   telemetry::Counter& credits_expired;
+  telemetry::Family<telemetry::Counter>& unassigned;  // reason
   // The reference's, null unless asked for.
   telemetry::Gauge* inflight = nullptr;
   telemetry::Histogram* duration = nullptr;
@@ -49,22 +52,27 @@ class DoorMetrics {
   telemetry::Family<telemetry::Counter>& pieces_;
 };
 
+// The pools of a door, and by what names streams mean them. Never changed once it is published.
+struct ServedPools {
+  PoolChoice names;
+  std::vector<PoolHandle> pools;  // as in `names`
+};
+
 // Shared by all loops.
 struct Core {
   Core(telemetry::MetricRegistry& registry, const Clock& the_clock, director::AccessLog* log,
-       DoorOptions opts, DoorPool the_pool)
+       DoorOptions opts)
       : clock(the_clock),
         access_log(log),
         options(opts),
-        pool(the_pool),
         metrics(registry, opts.stream_metrics),
         bodies(opts.buffered_bytes) {}
 
   const Clock& clock;
   director::AccessLog* access_log;
   DoorOptions options;
-  DoorPool pool;
   DoorMetrics metrics;
+  director::Published<ServedPools> pools;
   director::BodyBudget bodies;
   std::atomic<int64_t> open{0};
   std::atomic<int64_t> undecided{0};
@@ -124,10 +132,34 @@ struct Deciding {
   std::array<char, 24> length_digits{};
 };
 
+struct LoopPart;
+
+// One pool on one loop. Not thread-safe.
+struct PoolPart {
+  PoolPart(LoopPart& loop_part, director::Pool& the_pool, Duration freshness_budget, io::Loop* the_loop,
+           std::unique_ptr<director::PictureSource> pictures);
+
+  LoopPart& part;
+  director::Pool& pool;
+  director::Director director;
+  Credits credits;
+  size_t streams = 0;    // that are open
+  bool leaving = false;  // ends with the last of them
+};
+
+// One pool as all loops share it.
+struct ServedPool {
+  ServedPool(DoorPool the_pool, size_t loops) : pool(the_pool), parts(loops), loops_to_leave(loops) {}
+
+  const DoorPool pool;
+  std::vector<std::unique_ptr<PoolPart>> parts;  // by loop: made, used and destroyed on it
+  std::atomic<size_t> loops_to_leave;
+  uint64_t collector = 0;  // in the pool's own metrics
+};
+
 // One loop's part of the door. Not thread-safe.
 struct LoopPart {
-  LoopPart(Core& the_core, io::Loop* the_loop, size_t loop_index,
-           std::unique_ptr<director::PictureSource> pictures);
+  LoopPart(Core& the_core, io::Loop* the_loop, size_t loop_index);
 
   // A list of objects for the next stream.
   template <typename T>
@@ -159,11 +191,11 @@ struct LoopPart {
   static size_t warm_of(const Deciding& object) { return object.arena.held_bytes(); }
 
   Core& core;
+  io::Loop* loop;
   size_t index;
   Random random;
   director::WallFollower wall;
-  director::Director director;
-  Credits credits;
+  director::PublishedReader<ServedPools> pools;
   Shelf<Deciding> deciding;
   Shelf<Watching> watching;
   Shelf<Answers> answers;

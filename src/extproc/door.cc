@@ -4,9 +4,11 @@
 #include <random>
 
 #include "assembly/await_questions.h"
+#include "base/strings.h"
 #include "director/pictures.h"
 #include "extproc/core.h"
 #include "extproc/processor.h"
+#include "telemetry/log.h"
 
 namespace penstock::extproc {
 
@@ -35,7 +37,11 @@ void collect(const Core& core, telemetry::Writer& out) {
     out.header(kFamilies[i].name, kFamilies[i].help, kFamilies[i].type);
     out.sample(kFamilies[i].name, {}, static_cast<double>(values[i]));
   }
-  const std::array<director::ServedPool, 1> pools{{{core.pool.pool, core.pool.members}}};
+  const std::shared_ptr<const ServedPools> served = core.pools.get();
+  std::vector<director::ServedPool> pools;
+  for (const PoolHandle& one : served->pools) {
+    if (one->pool.metrics == nullptr) pools.push_back({one->pool.pool, one->pool.members});
+  }
   director::collect_door(core.bodies, core.access_log, pools, core.clock.now(), out);
 }
 
@@ -110,9 +116,64 @@ Error ended_while_asking(const GrpcServerStream& stream) {
   return Error{ErrorCode::kClientClosed, "the stream ended before the request was decided"};
 }
 
+// What a stream may mean its pool by.
+PoolChoice::Answer choose(const PoolChoice& names, GrpcServerStream& stream) {
+  if (names.given()) return PoolChoice::Answer(size_t{0});
+  std::vector<std::string_view> fields;
+  for (const io::HeaderField& field : stream.request().fields) {
+    if (field.name == kPoolField) fields.push_back(trim(field.value));
+  }
+  StreamNames said;
+  said.fields = fields;
+  said.authority = stream.request().authority;
+  const io::ConnectionInfo& connection = stream.exchange().connection();
+  if (connection.listener.starts_with(Door::kPoolListener)) said.port = connection.local.port();
+  return names.choose(said);
+}
+
+PoolPart& part_of(ServedPool& pool, LoopPart& part) {
+  std::unique_ptr<PoolPart>& own = pool.parts[part.index];
+  if (own == nullptr) {
+    own = std::make_unique<PoolPart>(part, *pool.pool.pool, pool.pool.freshness_budget, part.loop,
+                                     std::make_unique<director::TablePictures>(
+                                         *pool.pool.members, *pool.pool.signals, pool.pool.freshness_budget));
+  }
+  return *own;
+}
+
+// A stream's hold on its pool.
+class InPool {
+ public:
+  InPool(ServedPool& pool, LoopPart& part) : pool_(pool), part_(part_of(pool, part)) { ++part_.streams; }
+  InPool(const InPool&) = delete;
+  InPool& operator=(const InPool&) = delete;
+  ~InPool() {
+    if (--part_.streams != 0 || !part_.leaving) return;
+    pool_.parts[part_.part.index].reset();
+    pool_.loops_to_leave.fetch_sub(1, std::memory_order_release);
+  }
+  PoolPart& part() { return part_; }
+
+ private:
+  ServedPool& pool_;
+  PoolPart& part_;
+};
+
 Task<GrpcStatus> run(LoopPart& part, GrpcServerStream& stream) {
   Open open(part.core);
-  Processor processor(part);
+  const ServedPools& pools = *part.pools.current();
+  PoolChoice::Answer choice = choose(pools.names, stream);
+  if (!choice.pool) {
+    part.core.metrics.unassigned.with({failure_name(choice.failure)}).add();
+    telemetry::log_debug("a stream without a pool", {{"error", choice.message}});
+    GrpcStatus status(
+        choice.failure == PoolChoice::Failure::kUnknown ? GrpcCode::kNotFound : GrpcCode::kFailedPrecondition,
+        std::move(choice.message));
+    open.code = status.code;
+    co_return status;
+  }
+  InPool in(*pools.pools[*choice.pool], part);
+  Processor processor(in.part());
   bool with_last = false;
   for (;;) {
     GrpcServerStream::Read read = co_await stream.read_message(processor.patience());
@@ -179,24 +240,26 @@ Task<GrpcStatus> run(LoopPart& part, GrpcServerStream& stream) {
 
 struct Door::Impl {
   Impl(io::LoopGroup& group, telemetry::MetricRegistry& registry, const Clock& clock,
-       director::AccessLog* access_log, DoorOptions options, DoorPool pool)
-      : loops(group),
-        metrics(registry),
-        core(registry, clock, access_log, options, pool),
-        parts(group.size()) {
+       director::AccessLog* access_log, DoorOptions options)
+      : loops(group), metrics(registry), core(registry, clock, access_log, options), parts(group.size()) {
+    core.pools.publish(std::make_shared<const ServedPools>(ServedPools{PoolChoice({}), {}}));
     collector = metrics.add_collector([this](telemetry::Writer& out) { collect(core, out); });
   }
-  ~Impl() { metrics.remove_collector(collector); }
+  ~Impl() {
+    metrics.remove_collector(collector);
+    for (const PoolHandle& pool : pools) {
+      forget_metrics(*pool);
+      pool->parts.clear();  // they refer to what is destroyed now, whoever has the handle
+    }
+  }
+  static void forget_metrics(ServedPool& pool) {
+    if (pool.collector != 0) pool.pool.metrics->remove_collector(std::exchange(pool.collector, 0));
+  }
 
   // On the loop itself.
   LoopPart& part(io::Loop& loop) {
     std::unique_ptr<LoopPart>& part = parts[loop.index()];
-    if (part == nullptr) {
-      part =
-          std::make_unique<LoopPart>(core, &loop, loop.index(),
-                                     std::make_unique<director::TablePictures>(
-                                         *core.pool.members, *core.pool.signals, core.pool.freshness_budget));
-    }
+    if (part == nullptr) part = std::make_unique<LoopPart>(core, &loop, loop.index());
     return *part;
   }
 
@@ -205,6 +268,7 @@ struct Door::Impl {
   uint64_t collector = 0;
   Core core;
   std::vector<std::unique_ptr<LoopPart>> parts;
+  std::vector<PoolHandle> pools;  // that have not left
 };
 
 std::span<const CollectedFamily> collected_families() {
@@ -217,9 +281,17 @@ std::span<const CollectedFamily> collected_families() {
 }
 
 Door::Door(io::LoopGroup& loops, telemetry::MetricRegistry& metrics, const Clock& clock,
-           director::AccessLog* access_log, DoorOptions options, DoorPool pool) {
+           director::AccessLog* access_log, DoorOptions options) {
   if (options.seed == 0) options.seed = seed_from_system();
-  impl_ = std::make_unique<Impl>(loops, metrics, clock, access_log, options, pool);
+  impl_ = std::make_unique<Impl>(loops, metrics, clock, access_log, options);
+}
+
+Door::Door(io::LoopGroup& loops, telemetry::MetricRegistry& metrics, const Clock& clock,
+           director::AccessLog* access_log, DoorOptions options, DoorPool pool)
+    : Door(loops, metrics, clock, access_log, options) {
+  auto only = std::make_shared<ServedPools>();
+  only->pools.push_back(add(pool));
+  impl_->core.pools.publish(std::move(only));
 }
 
 Door::~Door() = default;
@@ -228,6 +300,52 @@ void Door::serve(io::GrpcRouter& router) {
   router.add(std::string(kProcessPath), [impl = impl_.get()](GrpcServerStream& stream) {
     return run(impl->part(stream.loop()), stream);
   });
+}
+
+PoolHandle Door::add(DoorPool pool) {
+  auto served = std::make_shared<ServedPool>(pool, impl_->loops.size());
+  if (pool.metrics != nullptr) {
+    served->collector =
+        pool.metrics->add_collector([pool, &clock = impl_->core.clock](telemetry::Writer& out) {
+          const std::array<director::ServedPool, 1> pools{{{pool.pool, pool.members}}};
+          director::collect_pools(pools, clock.now(), out);
+        });
+  }
+  impl_->pools.push_back(served);
+  return served;
+}
+
+void Door::choose_among(std::vector<NamedPool> pools) {
+  auto served = std::make_shared<ServedPools>();
+  std::vector<PoolNames> names;
+  for (NamedPool& pool : pools) {
+    served->pools.push_back(std::move(pool.pool));
+    names.push_back(std::move(pool.names));
+  }
+  served->names = PoolChoice(std::move(names));
+  impl_->core.pools.publish(std::move(served));
+}
+
+void Door::leave(const PoolHandle& pool) {
+  Impl::forget_metrics(*pool);
+  for (size_t i = 0; i < impl_->loops.size(); ++i) {
+    impl_->loops.at(i).post([impl = impl_.get(), i, pool] {
+      impl->part(impl->loops.at(i)).pools.current();  // new streams don't see it
+      std::unique_ptr<PoolPart>& part = pool->parts[i];
+      if (part != nullptr && part->streams != 0) {
+        part->leaving = true;
+        return;
+      }
+      part.reset();
+      pool->loops_to_leave.fetch_sub(1, std::memory_order_release);
+    });
+  }
+}
+
+bool Door::left(const PoolHandle& pool) const {
+  if (pool->loops_to_leave.load(std::memory_order_acquire) != 0) return false;
+  std::erase(impl_->pools, pool);
+  return true;
 }
 
 void Door::begin_stop() {
@@ -253,8 +371,22 @@ Result<std::string> Door::explain(const ExplainRequest& request) {
   io::Loop* loop = io::Loop::current();
   if (loop == nullptr) return Error{ErrorCode::kInternal, "explain runs on one of the loops"};
   LoopPart& part = impl_->part(*loop);
+  const ServedPools& pools = *part.pools.current();
   std::vector<HeaderField> fields;
-  for (const auto& [name, value] : request.headers) fields.push_back({name, value});
+  std::vector<std::string_view> named;
+  for (const auto& [name, value] : request.headers) {
+    if (name == kPoolField) {
+      named.push_back(value);
+    } else {
+      fields.push_back({name, value});
+    }
+  }
+  if (!request.pool.empty()) named = {request.pool};
+  StreamNames said;
+  said.fields = named;
+  const PoolChoice::Answer choice = pools.names.choose(said);
+  if (!choice.pool) return Error{ErrorCode::kNotFound, choice.message};
+  InPool in(*pools.pools[*choice.pool], part);
   std::string padded = request.body;
   padded.append(protocol::kBodyPadding, '\0');
   director::RequestInput input;
@@ -266,7 +398,7 @@ Result<std::string> Door::explain(const ExplainRequest& request) {
   input.bodyless = request.body.empty();
   input.received_at = impl_->core.clock.now();
   director::Request scratch;
-  return part.director.explain(scratch, input);
+  return in.part().director.explain(scratch, input);
 }
 
 }  // namespace penstock::extproc

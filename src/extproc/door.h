@@ -14,6 +14,7 @@
 #include "director/collected.h"
 #include "director/director.h"
 #include "discovery/registry.h"
+#include "extproc/pool_choice.h"
 #include "io/grpc.h"
 #include "io/loop.h"
 #include "signals/signal_table.h"
@@ -56,24 +57,35 @@ struct DoorOptions {
   telemetry::Tracer* tracer = nullptr;  // outlives the door; nullptr: no traces
 };
 
-// The pool that is picked from. All pointers outlive the Door.
+// A pool that is picked from. All pointers outlive the Door, or left().
 struct DoorPool {
   director::Pool* pool = nullptr;
   discovery::Pool* members = nullptr;
   signals::SignalTable* signals = nullptr;
   Duration freshness_budget = std::chrono::seconds(2);
+  telemetry::MetricRegistry* metrics = nullptr;  // the pool's own; nullptr: the door's
 };
+
+// A pool within a door.
+struct ServedPool;
+using PoolHandle = std::shared_ptr<ServedPool>;
 
 // What the door writes when /metrics is asked for.
 std::span<const director::CollectedFamily> collected_families();
 
-// envoy.service.ext_proc.v3.ExternalProcessor over one pool: reads each stream, lets the director decide,
-// and answers as the data plane's body modes want it. Decides nothing itself.
+// envoy.service.ext_proc.v3.ExternalProcessor over one pool, or over several among which each stream chooses
+// with its first word (PoolChoice): reads each stream, lets the pool's director decide, and answers as the
+// data plane's body modes want it. Decides nothing itself. A stream that means no pool ends with NOT_FOUND
+// (the pool is none of ours) or FAILED_PRECONDITION (it names several, or none): for the data plane the
+// picker has failed, and the pool's failureMode says what follows.
 //
 // Life: make it, serve() on a router before the server starts; destroy it after the loops have ended and
 // before they are destroyed.
 class Door {
  public:
+  // Of a listener that is one pool's alone: the prefix of its name (ConnectionInfo::listener).
+  static constexpr std::string_view kPoolListener = "ext-proc-pool";
+
   struct Stats {
     int64_t open_streams = 0;
     int64_t active = 0;     // requests that are not over: a stream may stay open longer
@@ -85,12 +97,30 @@ class Door {
 
   // `access_log` may be nullptr. Everything passed by reference outlives the Door.
   Door(io::LoopGroup& loops, telemetry::MetricRegistry& metrics, const Clock& clock,
+       director::AccessLog* access_log, DoorOptions options);
+  // Of one pool, which every stream means.
+  Door(io::LoopGroup& loops, telemetry::MetricRegistry& metrics, const Clock& clock,
        director::AccessLog* access_log, DoorOptions options, DoorPool pool);
   ~Door();
   Door(const Door&) = delete;
   Door& operator=(const Door&) = delete;
 
   void serve(io::GrpcRouter& router);
+
+  // --- several pools, as they come and go; from one thread, outside the loops ---
+  PoolHandle add(DoorPool pool);
+  struct NamedPool {
+    PoolHandle pool;
+    PoolNames names;
+  };
+  // What streams that begin from now on choose among.
+  void choose_among(std::vector<NamedPool> pools);
+  // The pool's last streams go on to their end, and then nothing here refers to it. REQUIRES: the last
+  // choose_among() was without it.
+  void leave(const PoolHandle& pool);
+  // Nothing refers to it any more. REQUIRES: leave().
+  bool left(const PoolHandle& pool) const;
+
   // Streams that are cut from now on are the door's doing, not the client's.
   void begin_stop();
   Stats stats() const;
@@ -102,7 +132,8 @@ class Door {
     std::string method = "POST";
     std::string path;
     std::string body;
-    std::vector<std::pair<std::string, std::string>> headers;  // lower-case names
+    std::vector<std::pair<std::string, std::string>> headers;  // lower-case names; kPoolField is the pool's
+    std::string pool;                                          // "" as kPoolField says, or the only one
   };
   Result<std::string> explain(const ExplainRequest& request);
 

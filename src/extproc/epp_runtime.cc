@@ -120,7 +120,8 @@ Status EppRuntime::make_cluster(const EppOptions& options) {
   kube.tls_name = options.pool.engine.server_name;
   kube.client.user_agent = std::string("penstock/") + PENSTOCK_VERSION;
   cluster_sink_ = std::make_unique<discovery::PoolSink>(std::vector<discovery::Pool*>{&pool().members()});
-  auto made = discovery::KubernetesDiscovery::create(std::move(kube), *cluster_sink_, *this, base_->metrics);
+  auto made =
+      discovery::KubernetesDiscovery::create(std::move(kube), cluster_sink_.get(), *this, base_->metrics);
   if (!made.ok()) return std::move(made).error();
   cluster_ = *std::move(made);
   if (!options.manifests.empty()) {
@@ -130,7 +131,7 @@ Status EppRuntime::make_cluster(const EppOptions& options) {
   return {};
 }
 
-void EppRuntime::pool_changed(const config::InferencePool* changed) {
+void EppRuntime::pool_changed(const std::string& /*id*/, const config::InferencePool* changed) {
   if (changed != nullptr) {
     {
       const std::lock_guard lock(cluster_mutex_);

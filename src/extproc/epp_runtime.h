@@ -111,7 +111,7 @@ class EppRuntime final : private discovery::PoolListener {
   static assembly::PoolSpec pool_spec(const EppOptions& options, const config::Manifests& manifests);
   Status make_pool(const EppOptions& options);
   Status make_cluster(const EppOptions& options);
-  void pool_changed(const config::InferencePool* pool) override;
+  void pool_changed(const std::string& id, const config::InferencePool* pool) override;
   void rules_changed(const config::Manifests& rules) override;
   void state_changed() override;
   Status make_door(EppOptions& options);

@@ -85,8 +85,12 @@ int status_of(std::string_view text) {
 
 }  // namespace
 
-Processor::Processor(LoopPart& part)
-    : part_(part), core_(part.core), watching_(part.watching.take()), share_(part.core.bodies) {}
+Processor::Processor(PoolPart& pool)
+    : pool_(pool),
+      part_(pool.part),
+      core_(part_.core),
+      watching_(part_.watching.take()),
+      share_(core_.bodies) {}
 
 Processor::~Processor() {
   sent();
@@ -124,11 +128,11 @@ void Processor::ended() {
     reason = response_ == ResponsePhase::kNone ? "unobserved" : local_reply_ ? "envoy_reply" : "ok";
     if (response_ == ResponsePhase::kNone) {
       status = 0;
-      part_.credits.add(std::move(watching_->request.load));
+      pool_.credits.add(std::move(watching_->request.load));
     }
   }
   if (request_ != RequestPhase::kDecided) {
-    part_.director.refuse(watching_->request, input(),
+    pool_.director.refuse(watching_->request, input(),
                           Error{ErrorCode::kClientClosed, "the stream ended before the request did"});
   }
   end(status, reason, nullptr);
@@ -143,7 +147,7 @@ void Processor::ended(const Error& error) {
   if (error.code == ErrorCode::kPayloadTooLarge) reason = "limit_message";
   if (error.code == ErrorCode::kRequestTimeout) reason = "deadline";
   if (error.code == ErrorCode::kIo) reason = "connection_lost";
-  if (request_ != RequestPhase::kDecided) part_.director.refuse(watching_->request, input(), error);
+  if (request_ != RequestPhase::kDecided) pool_.director.refuse(watching_->request, input(), error);
   end(status_, reason, &error);
 }
 
@@ -170,7 +174,7 @@ Processor::Next Processor::fail(io::GrpcCode code, std::string_view message) {
   failure_ = io::GrpcStatus(code, std::string(message));
   const Error error{ErrorCode::kBadRequest, std::string(message)};
   if (has_request_ && request_ != RequestPhase::kDecided) {
-    part_.director.refuse(watching_->request, input(), error);
+    pool_.director.refuse(watching_->request, input(), error);
   }
   end(0, "protocol_error", &error);
   telemetry::log_debug("a Process stream breaks the protocol", {{"error", message}});
@@ -245,7 +249,7 @@ Processor::Next Processor::request_headers(const Incoming& in, Answers& answers)
   d.subset.clear();
   d.subset_text.clear();
   watching_->request.arena.swap(d.arena);
-  watching_->observer.start(*core_.pool.pool, watching_->request, core_.access_log, part_.index);
+  watching_->observer.start(pool_.pool, watching_->request, core_.access_log, part_.index);
   const bool too_large = in.content.size() > static_cast<size_t>(core_.options.header_bytes);
   d.header_bytes.assign(too_large ? std::string_view() : in.content);
   bool end_of_stream = false;
@@ -471,11 +475,11 @@ Processor::Next Processor::decide(Answers& answers, bool whole_body) {
   } else {
     in.bodyless = true;
   }
-  if (!std::exchange(asked_, true) && part_.director.ask(request, in)) {
+  if (!std::exchange(asked_, true) && pool_.director.ask(request, in)) {
     asked_whole_ = whole_body;
     return Next::kAsk;
   }
-  Status decided = part_.director.decide(request, in);
+  Status decided = pool_.director.decide(request, in);
   if (!decided.ok() && request.unreadable && whole_body && !body_ended_ &&
       request_mode_ == BodyMode::kBufferedPartial) {
     // What came is probably the beginning of a body that was too large for the data plane's buffer.
@@ -483,7 +487,7 @@ Processor::Next Processor::decide(Answers& answers, bool whole_body) {
     whole_body = false;
     in.body = {};
     in.bodyless = true;
-    decided = part_.director.decide(request, in);
+    decided = pool_.director.decide(request, in);
   }
   if (!decided.ok()) return answer_refusal(decided.error(), "rejected", answers);
   now_ = request.record.endpoint_chosen_at;  // what comes now comes after that
@@ -586,14 +590,14 @@ Processor::Next Processor::after_request() {
   const bool complete =
       body_ended_ || trailers_ || request_mode_ == BodyMode::kNone || request_mode_ == BodyMode::kBuffered;
   if (!complete || response_ != ResponsePhase::kNone || !leaves()) return Next::kRead;
-  part_.credits.add(std::move(watching_->request.load));
+  pool_.credits.add(std::move(watching_->request.load));
   end(0, kLeft, nullptr);
   return Next::kClose;
 }
 
 Processor::Next Processor::refuse(const Error& error, std::string_view reason, Answers& answers,
                                   FallbackState state) {
-  part_.director.refuse(watching_->request, input(), error, state);
+  pool_.director.refuse(watching_->request, input(), error, state);
   return answer_refusal(error, reason, answers);
 }
 
@@ -696,7 +700,7 @@ director::Observer::Served Processor::served(const Incoming& in) const {
 }
 
 std::shared_ptr<const Endpoint> Processor::endpoint_at(std::string_view host_port) const {
-  for (const std::shared_ptr<const Endpoint>& endpoint : part_.director.picture().pool->endpoints) {
+  for (const std::shared_ptr<const Endpoint>& endpoint : pool_.director.picture().pool->endpoints) {
     if (endpoint->host_port == host_port) return endpoint;
   }
   return nullptr;
@@ -738,7 +742,7 @@ Processor::Next Processor::response_headers(const Incoming& in, std::string_view
   if (!decided) {
     // The data plane answered before it had the whole request, or shows responses only.
     if (has_request_) {
-      part_.director.refuse(watching_->request, input(), Error{ErrorCode::kClientClosed, "not decided"});
+      pool_.director.refuse(watching_->request, input(), Error{ErrorCode::kClientClosed, "not decided"});
       end(status_, "envoy_reply", nullptr);
     }
   } else {

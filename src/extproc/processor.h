@@ -37,7 +37,7 @@ class Processor {
     kFail,   // end the stream with failure()
   };
 
-  explicit Processor(LoopPart& part);
+  explicit Processor(PoolPart& pool);
   ~Processor();
   Processor(const Processor&) = delete;
   Processor& operator=(const Processor&) = delete;
@@ -106,6 +106,7 @@ class Processor {
   void end(int status, std::string_view reason, const Error* error, uint64_t own_bytes = 0);
   void release_deciding();
 
+  PoolPart& pool_;
   LoopPart& part_;
   Core& core_;
   std::unique_ptr<LoopPart::Watching> watching_;

@@ -1229,7 +1229,7 @@ TEST_F(ProcessorTest, TenThousandExchangesLeaveNothingBehind) {
     stream.send(response_body("{}", i % 2 == 0));
   }
   expect_at_rest();
-  EXPECT_LE(bench.part().deciding.free.size(), 64U);
+  EXPECT_LE(bench.part().part.deciding.free.size(), 64U);
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ inline void set_subset(pb::ProcessingRequest& request, const std::vector<std::st
   for (const std::string& entry : entries) list->add_values()->set_string_value(entry);
 }
 
-// A pool, a director and a door's loop part, on a clock that tests move.
+// A pool, a director and a door's parts for one loop, on a clock that tests move.
 struct DoorBench {
   explicit DoorBench(DoorOptions opts = {}) : options(opts) { pool.policy.publish(policy.policy); }
 
@@ -121,13 +121,12 @@ struct DoorBench {
       }
     }
   }
-  LoopPart& part() {
+  PoolPart& part() {
     if (part_ == nullptr) {
-      DoorPool door_pool;
-      door_pool.pool = &pool;
       options.seed = 7;
-      core = std::make_unique<Core>(registry, clock, access_log, options, door_pool);
-      part_ = std::make_unique<LoopPart>(*core, nullptr, 0,
+      core = std::make_unique<Core>(registry, clock, access_log, options);
+      loop_part_ = std::make_unique<LoopPart>(*core, nullptr, 0);
+      part_ = std::make_unique<PoolPart>(*loop_part_, pool, DoorPool().freshness_budget, nullptr,
                                          std::make_unique<director::testing::BorrowedPictures>(pictures));
     }
     return *part_;
@@ -151,7 +150,8 @@ struct DoorBench {
   std::unique_ptr<Core> core;
 
  private:
-  std::unique_ptr<LoopPart> part_;
+  std::unique_ptr<LoopPart> loop_part_;
+  std::unique_ptr<PoolPart> part_;
 };
 
 // One stream as the data plane sees it.
