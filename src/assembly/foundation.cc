@@ -90,7 +90,8 @@ Status Foundation::share_state(const config::SharedStateSettings& settings) {
 }
 
 SharedKnowledge Foundation::shared() {
-  return {*loops, metrics, clock, *slots, *signals, *pool_metrics, *request_metrics, outside.get(), replicas.get()};
+  return {*loops,        metrics,          clock,         *slots,        *signals,
+          *pool_metrics, *request_metrics, outside.get(), replicas.get()};
 }
 
 Result<PoolRuntime*> Foundation::add_pool(PoolSpec spec) {
@@ -102,8 +103,8 @@ Result<PoolRuntime*> Foundation::add_pool(PoolSpec spec) {
   return pools.back().get();
 }
 
-Result<std::shared_ptr<PoolRuntime>> Foundation::add_pool_with_metrics(PoolSpec spec,
-                                                                       std::string_view label) {
+Result<std::shared_ptr<PoolRuntime>> Foundation::make_pool_with_metrics(PoolSpec spec, std::string_view label,
+                                                                        sharing::Replicas* shared_by) {
   struct Own {
     Own(Foundation& base, std::string_view label, std::string id)
         : registry(base.metrics, std::string(label), std::move(id)),
@@ -113,14 +114,26 @@ Result<std::shared_ptr<PoolRuntime>> Foundation::add_pool_with_metrics(PoolSpec 
     signals::PoolMetrics pool_metrics;
     director::RequestMetrics request_metrics;
   };
-  if (stopped_) return Error{ErrorCode::kServiceUnavailable, "the process ends"};
   const auto own = std::make_shared<Own>(*this, label, spec.settings.ns + "/" + spec.settings.name);
   const SharedKnowledge knowledge{
       *loops, own->registry, clock, *slots, *signals, own->pool_metrics, own->request_metrics, outside.get(),
       own};
   auto created = PoolRuntime::create(knowledge, std::move(spec), decisions_);
   if (!created.ok()) return std::move(created).error();
-  std::shared_ptr<PoolRuntime> pool = *std::move(created);
+  return std::shared_ptr<PoolRuntime>(*std::move(created));
+}
+
+Status Foundation::check_pool(PoolSpec spec) {
+  auto made = make_pool_with_metrics(std::move(spec), "pool", nullptr);
+  return made.ok() ? Status() : Status(std::move(made).error());
+}
+
+Result<std::shared_ptr<PoolRuntime>> Foundation::add_pool_with_metrics(PoolSpec spec,
+                                                                       std::string_view label) {
+  if (stopped_) return Error{ErrorCode::kServiceUnavailable, "the process ends"};
+  auto made = make_pool_with_metrics(std::move(spec), label, replicas.get());
+  if (!made.ok()) return made;
+  std::shared_ptr<PoolRuntime> pool = *std::move(made);
   if (Status status = pool->start(); !status.ok()) return status.error();
   const std::lock_guard lock(pools_mutex_);
   pools.push_back(pool);

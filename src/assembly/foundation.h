@@ -43,10 +43,12 @@ class Foundation {
   Status share_state(const config::SharedStateSettings& settings);
   // The pool gets its rules out of `manifests`.
   Result<PoolRuntime*> add_pool(PoolSpec spec);
-  // One of several pools that come and go while the loops run, with metrics of its own, whose label `label`
+  // One of several pools that come and go while the loops run, with metrics of its own: their label `label`
   // is
   // "<namespace>/<name>". It has started. REQUIRES: `changes` is held; so of remove_pool().
   Result<std::shared_ptr<PoolRuntime>> add_pool_with_metrics(PoolSpec spec, std::string_view label);
+  // Such a pool could be made: its configuration loads. It is not.
+  Status check_pool(PoolSpec spec);
   // Stops it; it ends with its last reference, which a page may have for a moment.
   void remove_pool(const std::shared_ptr<PoolRuntime>& pool);
   std::vector<std::shared_ptr<PoolRuntime>> pools_now() const;
@@ -89,6 +91,8 @@ class Foundation {
 
  private:
   SharedKnowledge shared();
+  Result<std::shared_ptr<PoolRuntime>> make_pool_with_metrics(PoolSpec spec, std::string_view label,
+                                                              sharing::Replicas* shared_by);
 
   int64_t decisions_;
   mutable std::mutex pools_mutex_;  // of `pools`

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <set>
+#include <utility>
 
 #include "admin/admin_server.h"
 #include "base/strings.h"
@@ -80,6 +81,13 @@ struct EppFlags {
   std::string shared_state_password_file;
   std::string shared_state_ca;
   std::string shared_state_staleness = "1s";
+  bool all_pools = false;
+  std::string pool_selector;
+  bool all_namespaces = false;
+  std::string pool_linger = "5m";
+  std::string pool_ports;
+
+  bool many() const { return all_pools || !pool_selector.empty(); }
 };
 
 struct EppPlan {
@@ -103,7 +111,36 @@ Result<int64_t> message_size(std::string_view flag, std::string_view text) {
   return value;
 }
 
+// Of several pools: what else is given has to go with it.
+Status check_pools(const EppFlags& flags) {
+  if (!flags.many()) {
+    if (flags.all_namespaces) return invalid_config("all-namespaces goes with all-pools or pool-selector");
+    if (!flags.pool_ports.empty()) return invalid_config("pool-ports goes with all-pools or pool-selector");
+    return {};
+  }
+  if (flags.all_pools && !flags.pool_selector.empty())
+    return invalid_config("either all-pools or pool-selector may be set, not both");
+  if (!flags.pool_name.empty() || !flags.endpoint_selector.empty())
+    return invalid_config("all-pools and pool-selector go without pool-name and endpoint-selector");
+  if (!flags.endpoints_file.empty() || !flags.model_servers.empty())
+    return invalid_config(
+        "all-pools and pool-selector take endpoints from the cluster: no endpoints-file, no model-server");
+  return {};
+}
+
+// "9100-9199", or one port; nothing: 0 and 0.
+Result<std::pair<uint16_t, uint16_t>> port_range(const std::string& text) {
+  if (text.empty()) return std::pair<uint16_t, uint16_t>(0, 0);
+  const size_t dash = text.find('-');
+  const auto first = parse_u64(std::string_view(text).substr(0, dash));
+  const auto last = dash == std::string::npos ? first : parse_u64(std::string_view(text).substr(dash + 1));
+  if (!first || !last || *first < 1 || *last > 65535 || *first > *last)
+    return invalid_config("--pool-ports '" + text + "' is no range of ports such as 9100-9199");
+  return std::pair<uint16_t, uint16_t>(*first, *last);
+}
+
 Status check_pool(const EppFlags& flags) {
+  if (flags.many()) return {};
   if (flags.pool_name.empty() && flags.endpoint_selector.empty())
     return invalid_config("either pool-name or endpoint-selector must be set");
   if (!flags.pool_name.empty() && !flags.endpoint_selector.empty())
@@ -218,8 +255,8 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   EppPlan plan;
   extproc::EppOptions& options = plan.options;
   const auto given = [&](const char* name) { return command.get_option(name)->count() != 0; };
-  for (const auto& check :
-       {check_unsupported(flags), check_pool(flags), check_log_level(flags.zap_log_level)}) {
+  for (const auto& check : {check_unsupported(flags), check_pools(flags), check_pool(flags),
+                            check_log_level(flags.zap_log_level)}) {
     if (!check.ok()) return check.error();
   }
   auto drain = duration_flag("--drain-timeout", flags.drain_timeout);
@@ -276,6 +313,26 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   options.cluster.pool_group = flags.pool_group;
   options.cluster.selector = flags.endpoint_selector;
   options.cluster.leader_election = flags.leader_election;
+  if (flags.many()) {
+    auto linger = duration_flag("--pool-linger", flags.pool_linger);
+    if (!linger.ok()) return std::move(linger).error();
+    auto ports = port_range(flags.pool_ports);
+    if (!ports.ok()) return std::move(ports).error();
+    for (const int64_t taken : {flags.grpc_port, flags.health_port, flags.metrics_port}) {
+      if (ports->first != 0 && taken >= ports->first && taken <= ports->second)
+        return invalid_config("--pool-ports '" + flags.pool_ports + "' holds port " + std::to_string(taken) +
+                              ", which all pools share");
+    }
+    if (options.pool.discovery.given())
+      return invalid_config(
+          "all-pools and pool-selector take endpoints from the cluster: no discovery in --settings");
+    options.cluster.many = true;
+    options.cluster.pool_selector = flags.pool_selector;
+    options.cluster.all_namespaces = flags.all_namespaces;
+    options.cluster.linger = *linger;
+    options.cluster.first_pool_port = ports->first;
+    options.cluster.last_pool_port = ports->second;
+  }
   for (const std::string& port : flags.endpoint_ports) {
     const auto number = static_cast<uint16_t>(parse_u64(port).value_or(0));
     auto& ports = options.cluster.target_ports;
@@ -621,6 +678,22 @@ void add_own_flags(CLI::App& command, EppFlags& flags) {
                 "Leave endpoints out for a while that fail requests; bounds: outlierDetection in --settings")
       ->capture_default_str()
       ->group(kGroup);
+  command
+      .add_flag("--all-pools", flags.all_pools,
+                "Instead of --pool-name: every InferencePool of the namespace, as they come and go")
+      ->group(kGroup);
+  option("--pool-selector", flags.pool_selector,
+         "The same of those whose labels match: 'team=a,env in (x,y)'");
+  command
+      .add_flag("--all-namespaces", flags.all_namespaces,
+                "With either: InferencePools of all namespaces; needs to read them in the whole cluster")
+      ->group(kGroup);
+  option("--pool-linger", flags.pool_linger,
+         "With either: how long an InferencePool that was deleted serves on");
+  option("--pool-ports", flags.pool_ports,
+         "With either: ports that pools may have for themselves, '9100-9199'; the endpointPickerRef of a "
+         "pool says "
+         "which");
   option("--error-format", flags.error_format,
          "text: as llm-d-router's picker; json: in the shape of the client's SDK")
       ->check(CLI::IsMember({"text", "json"}));

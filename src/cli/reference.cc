@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "config/settings.h"
 #include "extproc/epp_runtime.h"
+#include "extproc/fleet.h"
 #include "gateway/serve_runtime.h"
 #include "kubernetes/api_client.h"
 #include "kubernetes/metrics.h"
@@ -119,6 +120,7 @@ Result<std::string> metrics_reference() {
   // Of a picker in a cluster.
   telemetry::MetricRegistry cluster;
   const kubernetes::Metrics informers(cluster);
+  const extproc::FleetMetrics fleet(cluster);
   io::Loop loop;
   const auto client = kubernetes::ApiClient::create(loop, kubernetes::ClusterConfig(), cluster);
   if (!client.ok()) return client.error();

@@ -403,7 +403,7 @@ void KubernetesDiscovery::config_arrived(Member& member) {
     } else {
       config.error = config.source + ": " + text.error().message;
     }
-  } else if (state && state->watching && member.configs->current() != nullptr) {
+  } else if (member.configs->whole()) {
     config.error = config.source + " does not exist";
   } else if (state && state->trouble_at != kNever && !member.config) {
     config.error = config.source + ": " + state->message;

@@ -242,7 +242,8 @@ struct Door::Impl {
   Impl(io::LoopGroup& group, telemetry::MetricRegistry& registry, const Clock& clock,
        director::AccessLog* access_log, DoorOptions options)
       : loops(group), metrics(registry), core(registry, clock, access_log, options), parts(group.size()) {
-    core.pools.publish(std::make_shared<const ServedPools>(ServedPools{PoolChoice({}), {}}));
+    core.pools.publish(
+        std::make_shared<const ServedPools>(ServedPools{PoolChoice(std::vector<PoolNames>()), {}}));
     collector = metrics.add_collector([this](telemetry::Writer& out) { collect(core, out); });
   }
   ~Impl() {

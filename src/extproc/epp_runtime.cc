@@ -91,6 +91,34 @@ Status EppRuntime::make_pool(const EppOptions& options) {
   return {};
 }
 
+Status EppRuntime::make_fleet(const EppOptions& options) {
+  assembly::PoolSpec common = pool_spec(options, {});
+  if (Status status = base_->check_pool(std::move(common)); !status.ok()) return status;
+  FleetOptions fleet;
+  fleet.pool = options.pool;
+  fleet.linger = options.cluster.linger;
+  fleet.first_port = options.cluster.first_pool_port;
+  fleet.last_port = options.cluster.last_pool_port;
+  fleet_ = std::make_unique<Fleet>(
+      *base_, *door_, std::move(fleet), [this](uint16_t port) { return open_pool_port(port); },
+      [this] { update_health(); });
+  health_.expect_pools();
+  return make_cluster(options);
+}
+
+Result<std::unique_ptr<io::HttpServer>> EppRuntime::open_pool_port(uint16_t port) {
+  const std::string host = options_.grpc_address.substr(0, options_.grpc_address.rfind(':'));
+  const std::string text = host + ":" + std::to_string(port);
+  auto address = io::SocketAddress::parse(text);
+  if (!address.ok()) return std::move(address).error();
+  auto server = std::make_unique<io::HttpServer>(*base_->loops, server_options(options_), router_);
+  auto bound = server->listen(*address, tls_, std::string(Door::kPoolListener) + "-" + std::to_string(port));
+  if (!bound.ok()) return bound.error().wrap(text);
+  telemetry::log_info("gRPC server listening",
+                      {{"name", "ext-proc of a pool"}, {"address", bound->to_string()}});
+  return server;
+}
+
 Status EppRuntime::make_cluster(const EppOptions& options) {
   auto cluster = kubernetes::find_cluster(options.cluster.kubeconfig, kubernetes::process_environment);
   if (!cluster.ok()) {
@@ -101,7 +129,12 @@ Status EppRuntime::make_cluster(const EppOptions& options) {
   discovery::KubernetesDiscoveryOptions kube;
   kube.cluster = *std::move(cluster);
   kube.ns = options.pool.ns;
-  if (options.cluster.selector.empty()) {
+  if (options.cluster.many) {
+    kube.many = true;
+    kube.pool_selector = options.cluster.pool_selector;
+    kube.all_namespaces = options.cluster.all_namespaces;
+    kube.pool_group = options.cluster.pool_group;
+  } else if (options.cluster.selector.empty()) {
     kube.pool_name = options.pool.name;
     kube.pool_group = options.cluster.pool_group;
   } else {
@@ -119,9 +152,12 @@ Status EppRuntime::make_cluster(const EppOptions& options) {
   }
   kube.tls_name = options.pool.engine.server_name;
   kube.client.user_agent = std::string("penstock/") + PENSTOCK_VERSION;
-  cluster_sink_ = std::make_unique<discovery::PoolSink>(std::vector<discovery::Pool*>{&pool().members()});
+  if (!fleet_) {
+    cluster_sink_ = std::make_unique<discovery::PoolSink>(std::vector<discovery::Pool*>{&pool().members()});
+  }
+  discovery::PoolListener& listener = fleet_ ? static_cast<discovery::PoolListener&>(*fleet_) : *this;
   auto made =
-      discovery::KubernetesDiscovery::create(std::move(kube), cluster_sink_.get(), *this, base_->metrics);
+      discovery::KubernetesDiscovery::create(std::move(kube), cluster_sink_.get(), listener, base_->metrics);
   if (!made.ok()) return std::move(made).error();
   cluster_ = *std::move(made);
   if (!options.manifests.empty()) {
@@ -160,6 +196,11 @@ Status EppRuntime::make_door(EppOptions& options) {
     if (!started.ok()) return started;
   }
   options.door.tracer = base_->tracer.get();
+  if (options.cluster.many) {
+    door_ = std::make_unique<Door>(*base_->loops, base_->metrics, base_->clock, base_->access_log.get(),
+                                   options.door);
+    return {};
+  }
   DoorPool door_pool;
   door_pool.pool = &pool().pool();
   door_pool.members = &pool().members();
@@ -174,8 +215,13 @@ Result<std::unique_ptr<EppRuntime>> EppRuntime::create(EppOptions options) {
   std::unique_ptr<EppRuntime> runtime(new EppRuntime());
   runtime->base_ = std::make_unique<assembly::Foundation>(options.loops, options.telemetry);
   if (Status status = runtime->base_->share_state(options.shared_state); !status.ok()) return status.error();
-  if (Status status = runtime->make_pool(options); !status.ok()) return status.error();
+  if (!options.cluster.many) {
+    if (Status status = runtime->make_pool(options); !status.ok()) return status.error();
+  }
   if (Status status = runtime->make_door(options); !status.ok()) return status.error();
+  if (options.cluster.many) {
+    if (Status status = runtime->make_fleet(options); !status.ok()) return status.error();
+  }
   io::GrpcOptions grpc;
   grpc.max_receive_message_bytes = options.max_receive_message_bytes;
   if (options.max_send_message_bytes != 0) grpc.max_send_message_bytes = options.max_send_message_bytes;
@@ -219,6 +265,7 @@ Status EppRuntime::start() {
   if (!options_.cert_folder.empty()) certificate_stamp_ = certificate_stamp();
   listening_ = true;
   if (cluster_) cluster_->start();
+  if (fleet_) fleet_->start(*cluster_);
   update_health();
   return {};
 }
@@ -248,12 +295,18 @@ Status EppRuntime::listen() {
 void EppRuntime::update_health() {
   const std::lock_guard lock(health_mutex_);
   HealthInputs inputs;
-  inputs.pool_known = listening_ && (!cluster_ || cluster_->pool_known());
-  inputs.protocol_ok = pool().protocol_ok();
+  inputs.pool_known = listening_ && (fleet_ ? fleet_->settled() : !cluster_ || cluster_->pool_known());
+  inputs.protocol_ok = fleet_ || pool().protocol_ok();
   inputs.plugins_ready = listening_;
   inputs.draining = draining_;
   inputs.leader = cluster_ && cluster_->leader();
-  health_.set(inputs);
+  std::map<std::string, HealthInputs> pools;
+  if (fleet_ && listening_) pools = fleet_->health();
+  for (auto& [name, pool] : pools) {
+    pool.draining = inputs.draining;
+    pool.leader = inputs.leader;
+  }
+  health_.set(inputs, std::move(pools));
 }
 
 Result<std::string> EppRuntime::rollback(std::string_view pool_name) {
@@ -263,9 +316,7 @@ Result<std::string> EppRuntime::rollback(std::string_view pool_name) {
   return result;
 }
 
-Status EppRuntime::reload(EppOptions options) {
-  const std::lock_guard lock(base_->changes);
-  assembly::Reload reload;
+void EppRuntime::reload_pool(const EppOptions& options, assembly::Reload& reload) {
   auto manifests = assembly::read_manifests(options.manifests);
   if (reload.note(manifests.ok() ? Status() : Status(manifests.error()), "manifests")) {
     assembly::PoolSpec spec = pool_spec(options, *manifests);
@@ -283,6 +334,16 @@ Status EppRuntime::reload(EppOptions options) {
     update_health();
   }
   reload.note(pool().refresh_discovery(), "endpoints");
+}
+
+Status EppRuntime::reload(EppOptions options) {
+  const std::lock_guard lock(base_->changes);
+  assembly::Reload reload;
+  if (fleet_) {
+    reload.note(fleet_->reload(options.pool), "configuration");
+  } else {
+    reload_pool(options, reload);
+  }
   if (tls_) reload.note(tls_->reload(), "certificate");
   const DoorOptions& door = options.door;
   reload.warn_of_restart("loops", options.loops == options_.loops);
@@ -365,25 +426,30 @@ void EppRuntime::stop() {
     server_->stop(Duration::zero());
   }
   if (health_server_) health_server_->stop(Duration::zero());
+  if (fleet_) fleet_->stop();
   if (cluster_) cluster_->stop();
   base_->stop_pools();
   if (http2_collector_ != 0) base_->metrics.remove_collector(std::exchange(http2_collector_, 0));
   server_.reset();
   health_server_.reset();
   door_.reset();
+  fleet_.reset();
   base_->release();
 }
 
 bool EppRuntime::ready() const {
-  return listening_ && !draining_ && (!cluster_ || cluster_->complete()) && pool().ready();
+  if (!listening_ || draining_ || (cluster_ && !cluster_->complete())) return false;
+  return fleet_ ? fleet_->settled() : pool().ready();
 }
 
 std::string EppRuntime::readiness_json() const {
-  return base_->readiness_json(ready(), listening_, draining_, cluster_ ? cluster_->state_json() : "");
+  std::string cluster = cluster_ ? cluster_->state_json() : "";
+  if (fleet_) cluster += ",\"configurations\":" + fleet_->configurations_json();
+  return base_->readiness_json(ready(), listening_, draining_, cluster);
 }
 
 std::string EppRuntime::plugin_states_json() const {
-  return assembly::picker_plugin_states_json(pool());
+  return fleet_ ? base_->plugin_states_json() : assembly::picker_plugin_states_json(pool());
 }
 
 Result<std::string> EppRuntime::explain(Door::ExplainRequest request) const {

@@ -14,6 +14,7 @@
 #include "config/settings.h"
 #include "discovery/kubernetes_discovery.h"
 #include "extproc/door.h"
+#include "extproc/fleet.h"
 #include "extproc/health.h"
 #include "io/http_server.h"
 #include "io/loop.h"
@@ -21,20 +22,28 @@
 namespace penstock::extproc {
 
 // Where a picker finds its pool when nothing else says: in a cluster, by the InferencePool's name, or by a
-// label selector and ports without one.
+// label selector and ports without one; or several pools.
 struct ClusterOptions {
   std::string kubeconfig;  // "": KUBECONFIG, the pod's service account, ~/.kube/config
   std::string pool_group = "inference.networking.k8s.io";
   std::string selector;  // "" by the pool's name
   std::vector<uint16_t> target_ports;
   bool leader_election = false;  // of several pickers only the leader is ready
+
+  // Every InferencePool of the namespace, or of all, that the selector selects.
+  bool many = false;
+  std::string pool_selector;  // "" each
+  bool all_namespaces = false;
+  Duration linger = std::chrono::minutes(5);  // of a pool that was deleted; see FleetOptions
+  uint16_t first_pool_port = 0;               // ports that pools may have for themselves
+  uint16_t last_pool_port = 0;
 };
 
 // What `penstock epp` runs on.
 struct EppOptions {
-  config::PoolSettings pool;
-  ClusterOptions cluster;  // asked when neither pool nor configuration names a discovery
-  std::string manifests;   // rewrites, objectives and the InferencePool, from files; "" none
+  config::PoolSettings pool;  // of several pools: what they have in common
+  ClusterOptions cluster;     // asked when neither pool nor configuration names a discovery
+  std::string manifests;      // rewrites, objectives and the InferencePool, from files; "" none
   DoorOptions door;
   int64_t loops = 0;  // 0: one per core
   config::TelemetrySettings telemetry;
@@ -57,7 +66,8 @@ struct EppOptions {
   std::vector<std::string> tls12_ciphers;  // IANA names; empty: the library's
 };
 
-// An endpoint picker process without its command line: event loops, one pool, signals, the gRPC listeners.
+// An endpoint picker process without its command line: event loops, one pool or several that come and go
+// (Fleet), signals, the gRPC listeners.
 //
 // Life: create() checks everything that can be checked without the network; start() listens; begin_drain(),
 // close_door() and stop() end it. reload() reads every file again. All from one thread, which runs none of
@@ -110,24 +120,28 @@ class EppRuntime final : private discovery::PoolListener {
   EppRuntime() = default;
   static assembly::PoolSpec pool_spec(const EppOptions& options, const config::Manifests& manifests);
   Status make_pool(const EppOptions& options);
+  Status make_fleet(const EppOptions& options);
+  Result<std::unique_ptr<io::HttpServer>> open_pool_port(uint16_t port);
   Status make_cluster(const EppOptions& options);
   void pool_changed(const std::string& id, const config::InferencePool* pool) override;
   void rules_changed(const config::Manifests& rules) override;
   void state_changed() override;
   Status make_door(EppOptions& options);
   Status listen();
+  void reload_pool(const EppOptions& options, assembly::Reload& reload);
   void update_health();
   int64_t certificate_stamp() const;
-  assembly::PoolRuntime& pool() const { return *base_->pools[0]; }
+  assembly::PoolRuntime& pool() const { return *base_->pools[0]; }  // REQUIRES: there is one pool
 
   EppOptions options_;
-  std::unique_ptr<assembly::Foundation> base_;  // with one pool
+  std::unique_ptr<assembly::Foundation> base_;
   std::unique_ptr<discovery::PoolSink> cluster_sink_;
   std::unique_ptr<discovery::KubernetesDiscovery> cluster_;  // null: the pool is known by other means
   mutable std::mutex cluster_mutex_;
   std::string cluster_protocol_;  // of the InferencePool, as it was last seen
   std::mutex health_mutex_;       // one update after the other
   std::unique_ptr<Door> door_;
+  std::unique_ptr<Fleet> fleet_;  // null: there is one pool
   std::shared_ptr<io::GrpcRouter> router_;
   std::shared_ptr<io::GrpcRouter> health_router_;
   Health health_{Health::Kind::kPicker};

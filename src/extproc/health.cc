@@ -49,10 +49,11 @@ HealthInputs Health::inputs() const {
   return inputs_;
 }
 
-void Health::set(const HealthInputs& inputs) {
+void Health::set(const HealthInputs& inputs, std::map<std::string, HealthInputs> pools) {
   const std::lock_guard lock(mutex_);
-  if (inputs_ == inputs) return;
+  if (inputs_ == inputs && pools_ == pools) return;
   inputs_ = inputs;
+  pools_ = std::move(pools);
   wake_all();
 }
 
@@ -81,8 +82,18 @@ ServingStatus Health::status_locked(std::string_view service) const {
   const bool whole = service.empty() || service == kExtProcService;
   if (kind_ == Kind::kStatic) return whole ? ServingStatus::kServing : ServingStatus::kUnknown;
   const auto of = [](bool ok) { return ok ? ServingStatus::kServing : ServingStatus::kNotServing; };
-  const bool live = inputs_.pool_known && inputs_.protocol_ok && !inputs_.draining;
-  const bool ready = live && inputs_.plugins_ready && (!leader_election_ || inputs_.leader);
+  const auto is_live = [](const HealthInputs& inputs) {
+    return inputs.pool_known && inputs.protocol_ok && !inputs.draining;
+  };
+  const auto is_ready = [&](const HealthInputs& inputs) {
+    return is_live(inputs) && inputs.plugins_ready && (!leader_election_ || inputs.leader);
+  };
+  if (service.find('/') != std::string_view::npos && many_) {
+    const auto pool = pools_.find(std::string(service));
+    return pool == pools_.end() ? ServingStatus::kUnknown : of(is_ready(pool->second));
+  }
+  const bool live = is_live(inputs_);
+  const bool ready = is_ready(inputs_);
   if (whole || service == "readiness") return of(ready);
   if (!leader_election_) return of(live);
   return service == "liveness" ? ServingStatus::kServing : ServingStatus::kServiceUnknown;
@@ -93,6 +104,7 @@ std::vector<std::pair<std::string, ServingStatus>> Health::list() const {
   std::vector<std::string> names = {std::string(kExtProcService)};
   if (kind_ == Kind::kStatic) names.emplace_back();
   if (kind_ == Kind::kPicker && leader_election_) names.insert(names.end(), {"liveness", "readiness"});
+  for (const auto& [name, inputs] : pools_) names.push_back(name);
   std::vector<std::pair<std::string, ServingStatus>> out;
   for (std::string& name : names) {
     const ServingStatus status = status_locked(name);

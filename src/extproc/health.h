@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -35,6 +36,9 @@ struct HealthInputs {
 //   "liveness"                     live                      SERVING
 //   "readiness", "", ExtProc name  live && plugins_ready     live && plugins_ready && leader
 //   any other name                 live                      SERVICE_UNKNOWN
+// Of several pools pool_known says that those which there were at first are known, and each has a name of its
+// own,
+// "<namespace>/<name>": as "readiness" says, of that pool; no such pool: NOT_FOUND.
 // kStatic, beside ext-proc (--health-checking): "" and the ExtProc name are SERVING whatever the inputs; any
 // other name is NOT_FOUND in Check, SERVICE_UNKNOWN in Watch.
 //
@@ -53,13 +57,15 @@ class Health {
 
   // Answers by the table's other column from now on; before anything is served.
   void expect_leader() { leader_election_ = true; }
+  // There are several pools, or none yet; before anything is served.
+  void expect_pools() { many_ = true; }
   HealthInputs inputs() const;
-  // Watchers are told what changed for them.
-  void set(const HealthInputs& inputs);
+  // Watchers are told what changed for them. `pools` by name, where there are several.
+  void set(const HealthInputs& inputs, std::map<std::string, HealthInputs> pools = {});
 
   // kUnknown: a name that Check answers with NOT_FOUND.
   ServingStatus status(std::string_view service) const;
-  // What List shows: the ExtProc name, with leader election also liveness and readiness.
+  // What List shows: the ExtProc name, with leader election also liveness and readiness; each pool's name.
   std::vector<std::pair<std::string, ServingStatus>> list() const;
 
   // The three methods. The table must outlive the router's use.
@@ -76,8 +82,10 @@ class Health {
 
   const Kind kind_;
   bool leader_election_;
+  bool many_ = false;
   mutable std::mutex mutex_;
   HealthInputs inputs_;
+  std::map<std::string, HealthInputs> pools_;
   bool ended_ = false;
   std::vector<std::shared_ptr<Watcher>> watchers_;
 };

@@ -42,15 +42,21 @@ std::optional<ServiceName> service_of(std::string_view authority) {
   std::string_view host = lower;
   std::optional<uint16_t> port;
   bool cluster = false;
-  if (host.starts_with("outbound|")) {
-    // Istio's cluster: direction|port|subset|host.
-    const std::vector<std::string_view> parts = split(host, '|');
-    if (parts.size() != 4) return std::nullopt;
-    port = port_of(parts[1]);
-    host = parts[3];
-    cluster = true;
+  for (const std::string_view separator : {"|", "_."}) {
+    if (!host.starts_with("outbound" + std::string(separator))) continue;
+    // Istio's cluster: direction, port, subset, host.
+    const size_t subset = host.find(separator, host.find(separator) + separator.size());
+    const size_t end =
+        subset == std::string_view::npos ? subset : host.find(separator, subset + separator.size());
+    if (end == std::string_view::npos) return std::nullopt;
+    const size_t begin = host.find(separator) + separator.size();
+    port = port_of(host.substr(begin, subset - begin));
     if (!port) return std::nullopt;
-  } else if (const size_t colon = host.rfind(':'); colon != std::string_view::npos) {
+    host = host.substr(end + separator.size());
+    cluster = true;
+    break;
+  }
+  if (const size_t colon = host.rfind(':'); !cluster && colon != std::string_view::npos) {
     port = port_of(host.substr(colon + 1));
     host = host.substr(0, colon);
     if (!port) return std::nullopt;

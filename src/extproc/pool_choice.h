@@ -24,7 +24,8 @@ struct ServiceName {
   friend bool operator==(const ServiceName&, const ServiceName&) = default;
 };
 // "svc.ns.svc.cluster.local:9002", "svc.ns.svc", "svc.ns:9002", and Envoy's clusters of Istio,
-// "outbound|9002||svc.ns.svc.cluster.local". Nothing: an address, a name without a dot, another host.
+// "outbound|9002||svc.ns.svc.cluster.local" or "outbound_.9002_._.svc.ns.svc.cluster.local". Nothing: an
+// address, a name without a dot, another host.
 std::optional<ServiceName> service_of(std::string_view authority);
 
 // By what streams may mean a pool.

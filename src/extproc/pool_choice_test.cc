@@ -25,6 +25,8 @@ TEST(PoolChoiceTest, AnAuthorityIsReadAsTheServiceThatGatewaysName) {
   EXPECT_EQ(service_of("llama-epp.inference"), service("llama-epp", "inference", std::nullopt, false));
   EXPECT_EQ(service_of("outbound|9002||llama-epp.inference.svc.cluster.local"),
             service("llama-epp", "inference", 9002, true));
+  EXPECT_EQ(service_of("outbound_.9002_._.llama-epp.inference.svc.cluster.local"),
+            service("llama-epp", "inference", 9002, true));
   for (const char* other : {"", "epp", "epp:9002", "10.0.0.7:9002", "[fd00::1]:9002", "gateway.example.com",
                             "a.b:x", "a.b:70000", ".b.svc", "outbound|x||a.b.svc", "outbound|9002|a.b.svc"}) {
     EXPECT_EQ(service_of(other), std::nullopt) << other;

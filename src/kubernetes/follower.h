@@ -51,6 +51,8 @@ class Follower {
   bool idle() const { return running_ == 0; }
   // Nullptr until a list was seen whole. Valid until the loop's next turn.
   const Store<Record>* current() const { return current_ ? &current_->store : nullptr; }
+  // current() is of the newest query.
+  bool whole() const { return current_ != nullptr && next_ == nullptr; }
   // Of the newest query; nothing before the first. Any thread.
   std::optional<ReflectorState> state() const {
     // Under the lock: who would let go of a feed last must be the loop.

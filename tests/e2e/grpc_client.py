@@ -162,9 +162,9 @@ class Connection:
         self.closed = True
         self.socket.close()
 
-    def open(self, path=messages.PROCESS, headers=(), end=False):
+    def open(self, path=messages.PROCESS, headers=(), end=False, authority="epp"):
         number = self.h2.get_next_available_stream_id()
-        self.h2.send_headers(number, [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "epp"),
+        self.h2.send_headers(number, [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", authority),
                                       ("te", "trailers"), ("content-type", "application/grpc"), *headers], end_stream=end)
         self.streams[number] = Stream(self, number)
         self.flush()

@@ -13,9 +13,11 @@ import threading
 import urllib.parse
 
 POD, POOL, OBJECTIVE, REWRITE, LEASE = "pods", "inferencepools", "inferenceobjectives", "inferencemodelrewrites", "leases"
+CONFIG_MAP = "configmaps"
 KINDS = {
     POD: ("", "v1", "Pod"),
     "events": ("", "v1", "Event"),
+    CONFIG_MAP: ("", "v1", "ConfigMap"),
     POOL: ("inference.networking.k8s.io", "v1", "InferencePool"),
     OBJECTIVE: ("llm-d.ai", "v1alpha2", "InferenceObjective"),
     REWRITE: ("llm-d.ai", "v1alpha2", "InferenceModelRewrite"),
@@ -110,11 +112,12 @@ class KubernetesApi:
 
     # --- objects
 
-    def put(self, kind, name, *, labels=None, annotations=None, deleting=False, created="2026-01-01T00:00:00Z", **content):
+    def put(self, kind, name, *, labels=None, annotations=None, deleting=False, created="2026-01-01T00:00:00Z", namespace=None,
+            **content):
         with self.lock:
             group, version, title = KINDS[kind]
             self.version += 1
-            metadata = {"name": name, "namespace": self.namespace, "resourceVersion": str(self.version), "uid": f"{kind}-{name}",
+            metadata = {"name": name, "namespace": namespace or self.namespace, "resourceVersion": str(self.version), "uid": f"{kind}-{name}",
                         "creationTimestamp": created}
             for key, value in (("labels", labels), ("annotations", annotations)):
                 if value is not None:
@@ -122,17 +125,20 @@ class KubernetesApi:
             if deleting:
                 metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
             made = {"apiVersion": f"{group}/{version}" if group else version, "kind": title, "metadata": metadata, **content}
-            self._set(kind, name, made)
+            self._set(kind, self.key(name, namespace), made)
+
+    def key(self, name, namespace=None):
+        return name if namespace in (None, self.namespace) else f"{namespace}/{name}"
 
     def _set(self, kind, name, made):
         self.log.append(Change(self.version, kind, self.objects[kind].get(name), made))
         self.objects[kind][name] = made
         self.lock.notify_all()
 
-    def delete(self, kind, name):
+    def delete(self, kind, name, namespace=None):
         with self.lock:
             self.version += 1
-            last = copy.deepcopy(self.objects[kind].pop(name))
+            last = copy.deepcopy(self.objects[kind].pop(self.key(name, namespace)))
             last["metadata"]["resourceVersion"] = str(self.version)
             self.log.append(Change(self.version, kind, last, None))
             self.lock.notify_all()
@@ -195,6 +201,7 @@ class KubernetesApi:
         if rest[0] in ("tokenreviews", "subjectaccessreviews"):
             return self.review(request, rest[0], body)
         if rest[0] == "namespaces":
+            query["namespace"] = rest[1]
             rest = rest[2:]
         kind, name = rest[0], rest[1] if len(rest) > 1 else None
         verb = {"GET": "get" if name else "watch" if query.get("watch") else "list", "POST": "create", "PUT": "update",
@@ -211,7 +218,7 @@ class KubernetesApi:
             return self.watch(request, kind, query)
         if verb == "list":
             return self.list(request, kind, query)
-        return self.one(request, verb, kind, name, body)
+        return self.one(request, verb, kind, name and self.key(name, query.get("namespace")), body)
 
     def send(self, request, status, document):
         data = json.dumps(document, separators=(",", ":")).encode()
@@ -250,12 +257,18 @@ class KubernetesApi:
         self.send(request, 201, {**body, "status": status})
 
     def selected(self, kind, query):
-        field = query.get("fieldSelector", "")
         for name, made in sorted(self.objects[kind].items()):
-            if field.startswith("metadata.name=") and name != field.split("=", 1)[1]:
-                continue
-            if selects(query.get("labelSelector", ""), made["metadata"].get("labels", {})):
+            if self.is_selected(made, query):
                 yield made
+
+    @staticmethod
+    def is_selected(made, query):
+        field, metadata = query.get("fieldSelector", ""), made["metadata"]
+        if field.startswith("metadata.name=") and metadata["name"] != field.split("=", 1)[1]:
+            return False
+        if query.get("namespace", metadata["namespace"]) != metadata["namespace"]:
+            return False
+        return selects(query.get("labelSelector", ""), metadata.get("labels", {}))
 
     def list(self, request, kind, query):
         with self.lock:
@@ -326,12 +339,9 @@ class KubernetesApi:
         if initial:
             bookmark(at, annotations={"k8s.io/initial-events-end": "true"})
         request.wfile.flush()
-        field, labels = query.get("fieldSelector", ""), query.get("labelSelector", "")
 
         def seen(made):
-            if made is None or field.startswith("metadata.name=") and made["metadata"]["name"] != field.split("=", 1)[1]:
-                return False
-            return selects(labels, made["metadata"].get("labels", {}))
+            return made is not None and self.is_selected(made, query)
 
         while True:
             with self.lock:
