@@ -116,8 +116,8 @@ Result<std::shared_ptr<PoolRuntime>> Foundation::make_pool_with_metrics(PoolSpec
   };
   const auto own = std::make_shared<Own>(*this, label, spec.settings.ns + "/" + spec.settings.name);
   const SharedKnowledge knowledge{
-      *loops, own->registry, clock, *slots, *signals, own->pool_metrics, own->request_metrics, outside.get(),
-      own};
+      *loops,        own->registry, clock, *slots, *signals, own->pool_metrics, own->request_metrics,
+      outside.get(), shared_by,     own};
   auto created = PoolRuntime::create(knowledge, std::move(spec), decisions_);
   if (!created.ok()) return std::move(created).error();
   return std::shared_ptr<PoolRuntime>(*std::move(created));

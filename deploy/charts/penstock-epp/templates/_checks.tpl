@@ -5,7 +5,8 @@
 {{- $ours := dict
   "config-file" "router.epp.pluginsConfigFile" "config-text" "router.epp.pluginsCustomConfig"
   "pool-name" "router.inferencePool.name" "pool-namespace" "the release's namespace"
-  "pool-group" "router.inferencePool.group"
+  "pool-group" "router.inferencePool.group" "all-pools" "router.allPools" "pool-selector" "router.poolSelector"
+  "all-namespaces" "router.allNamespaces"
   "endpoint-selector" "router.modelServers.matchLabels" "endpoint-target-ports" "router.modelServers.targetPorts"
   "grpc-port" "router.epp.extProcPort" "grpc-health-port" "router.epp.grpcHealthPort"
   "metrics-port" "router.metricsPort" "shared-state-url" "router.epp.sharedState.url"
@@ -19,7 +20,20 @@
 {{- if and $router.inferencePool.create $router.inferencePool.name -}}
   {{- fail "router.inferencePool.name: a pool that the chart creates has the release's name; set router.inferencePool.create to false to serve an existing one" -}}
 {{- end -}}
-{{- if and (or $router.inferencePool.create (not $pool)) (not $router.modelServers.matchLabels) -}}
+{{- $many := include "penstock.manyPools" . -}}
+{{- if and $many $pool -}}
+  {{- fail "router.inferencePool: with router.allPools or router.poolSelector the pools are those that there are; set create to false and no name" -}}
+{{- end -}}
+{{- if and $router.allPools $router.poolSelector -}}
+  {{- fail "router.poolSelector: not beside router.allPools, which takes every pool" -}}
+{{- end -}}
+{{- if and $router.allNamespaces (not $many) -}}
+  {{- fail "router.allNamespaces: goes with router.allPools or router.poolSelector" -}}
+{{- end -}}
+{{- if and $many $router.proxy.enabled -}}
+  {{- fail "router.allPools: Envoy in the picker's pod leads to one pool" -}}
+{{- end -}}
+{{- if and (or $router.inferencePool.create (not (or $pool $many))) (not $router.modelServers.matchLabels) -}}
   {{- fail "router.modelServers.matchLabels: needed to select the model servers, such as {app: my-model}" -}}
 {{- end -}}
 {{- if and $router.inferencePool.create (ne $router.inferencePool.group "inference.networking.k8s.io") -}}

@@ -12,7 +12,17 @@ the environment's NAMESPACE.
   "metrics-endpoint-auth" $router.monitoring.prometheus.auth.enabled
   "tracing" $router.tracing.enabled -}}
 {{- $pool := include "penstock.pool" . -}}
-{{- if $pool -}}
+{{- if include "penstock.manyPools" . -}}
+  {{- if $router.poolSelector -}}
+    {{- $_ := set $flags "pool-selector" $router.poolSelector -}}
+  {{- else -}}
+    {{- $_ := set $flags "all-pools" true -}}
+  {{- end -}}
+  {{- if $router.allNamespaces -}}
+    {{- $_ := set $flags "all-namespaces" true -}}
+  {{- end -}}
+  {{- $_ := set $flags "pool-group" $router.inferencePool.group -}}
+{{- else if $pool -}}
   {{- $_ := set $flags "pool-name" $pool -}}
   {{- $_ := set $flags "pool-group" $router.inferencePool.group -}}
 {{- else -}}

@@ -17,6 +17,11 @@
 {{- end -}}
 {{- end -}}
 
+{{/* "true" where the picker serves several pools, as they come and go. */}}
+{{- define "penstock.manyPools" -}}
+{{- if or .Values.router.allPools .Values.router.poolSelector }}true{{ end -}}
+{{- end -}}
+
 {{/* Cluster-wide objects of two namespaces' releases must not meet. */}}
 {{- define "penstock.clusterName" -}}
 {{ printf "%s-%s" .Release.Namespace (include "penstock.name" .) }}
