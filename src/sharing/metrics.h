@@ -4,7 +4,7 @@
 
 namespace penstock::sharing {
 
-// The families of shared state; `pool` is the pool's name. Thread-safe.
+// The families of shared state; `pool` is "<namespace>/<name>". Thread-safe.
 struct Metrics {
   explicit Metrics(telemetry::MetricRegistry& registry);
 

@@ -96,8 +96,8 @@ struct Process {
     return std::stod(page.substr(at + sample.size() + 2));
   }
   uint64_t prefixes(const std::string& event) const {
-    return static_cast<uint64_t>(
-        std::max(value("penstock_shared_state_prefixes_total{pool=\"pool\",event=\"" + event + "\"}"), 0.0));
+    return static_cast<uint64_t>(std::max(
+        value("penstock_shared_state_prefixes_total{pool=\"ns/pool\",event=\"" + event + "\"}"), 0.0));
   }
   std::string state() const { return replicas->state_json(); }
   bool in_state(const std::string& name) const {
@@ -126,12 +126,13 @@ TEST(Replicas, SeeEachOthersLoadAndNotTheirOwn) {
   EXPECT_EQ(c.others(1), 0U);
   a.put_load(0, 0, 0);
   EXPECT_TRUE(eventually([&] { return b.others(0) == 0 && c.others(0) == 1; }));
-  EXPECT_TRUE(eventually(
-      [&] { return c.value("penstock_shared_state_staleness_seconds{pool=\"pool\",replica=\"a\"}") >= 0; }));
+  EXPECT_TRUE(eventually([&] {
+    return c.value("penstock_shared_state_staleness_seconds{pool=\"ns/pool\",replica=\"a\"}") >= 0;
+  }));
   EXPECT_EQ(c.value("penstock_shared_state_staleness_bound_seconds"), 3600);
   EXPECT_EQ(c.value("penstock_shared_state_connected"), 1);
   EXPECT_TRUE(eventually(
-      [&] { return c.value("penstock_shared_state_replicas{pool=\"pool\",state=\"fresh\"}") == 2; }));
+      [&] { return c.value("penstock_shared_state_replicas{pool=\"ns/pool\",state=\"fresh\"}") == 2; }));
 }
 
 TEST(Replicas, WriteOnlyWhenSomethingChangedOrTheHeartbeatIsDue) {
@@ -221,8 +222,9 @@ TEST(Replicas, ThatHashBlocksAnotherWayShareLoadAndNoPrefixes) {
   EXPECT_TRUE(eventually([&] { return b.prefixes("other_hashing") == 1 && b.others(0) == 2; }));
   EXPECT_TRUE(b.learner->learnt().empty());
   EXPECT_THAT(b.state(), HasSubstr("refused: it hashes blocks another way"));
-  EXPECT_TRUE(eventually(
-      [&] { return b.value("penstock_shared_state_replicas{pool=\"pool\",state=\"other_hashing\"}") == 1; }));
+  EXPECT_TRUE(eventually([&] {
+    return b.value("penstock_shared_state_replicas{pool=\"ns/pool\",state=\"other_hashing\"}") == 1;
+  }));
 }
 
 TEST(Replicas, WhatTheStoreHoldsOfOthersKindsIsCountedAndReadPast) {

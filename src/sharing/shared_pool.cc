@@ -48,8 +48,9 @@ SharedPool::SharedPool(Options options, Members members, Metrics& metrics)
     : options_(std::move(options)),
       load_key_(key_of(options_.ns, options_.name, "load")),
       prefix_key_(key_of(options_.ns, options_.name, "prefix")),
+      label_(options_.ns + "/" + options_.name),
       metrics_(metrics),
-      dropped_(metrics.prefixes.with({options_.name, "dropped"})),
+      dropped_(metrics.prefixes.with({label_, "dropped"})),
       members_(std::move(members)),
       peers_(options_.field, options_.staleness, options_.hashing) {}
 
@@ -65,7 +66,7 @@ Result<std::shared_ptr<SharedPool>> SharedPool::create(Options options, Members 
 }
 
 void SharedPool::count(std::string_view event, uint64_t n) {
-  metrics_.prefixes.with({options_.name, event}).add(n);
+  metrics_.prefixes.with({label_, event}).add(n);
 }
 
 // --- from the loops --------------------------------------------------------------------------------------
@@ -90,16 +91,16 @@ void SharedPool::set_producers(std::vector<std::weak_ptr<const SharedPrefixes>> 
 }
 
 void SharedPool::leave() {
-  left_.store(true, std::memory_order_release);
+  if (left_.exchange(true)) return;
   const std::lock_guard lock(mutex_);
   members_ = nullptr;
   producers_.clear();
   snapshot_.reset();
   keys_.clear();
   places_.clear();
-  for (const auto& [id, state] : shown_) metrics_.staleness.remove({options_.name, id});
+  for (const auto& [id, state] : shown_) metrics_.staleness.remove({label_, id});
   shown_.clear();
-  for (const std::string_view state : kShownStates) metrics_.replicas.with({options_.name, state}).set(0);
+  for (const std::string_view state : kShownStates) metrics_.replicas.with({label_, state}).set(0);
 }
 
 void SharedPool::refresh_members() {
@@ -314,24 +315,22 @@ void SharedPool::show_peers(TimePoint now) {
     if (!first && peer.age(now) < it->second.age) it->second = {peer.state, peer.age(now)};
   }
   for (size_t i = 0; i < states.size(); ++i) {
-    metrics_.replicas.with({options_.name, kShownStates[i]}).set(static_cast<double>(states[i]));
+    metrics_.replicas.with({label_, kShownStates[i]}).set(static_cast<double>(states[i]));
   }
   for (const auto& [id, shown] : by_id) {
-    metrics_.staleness.update({options_.name, id},
+    metrics_.staleness.update({label_, id},
                               [&](telemetry::Gauge& gauge) { gauge.set(to_seconds(shown.age)); });
     const auto [it, first] = shown_.try_emplace(std::string(id), shown.state);
     if (first || it->second != shown.state) {
-      telemetry::log_info(
-          "another replica of the pool",
-          {{"pool", options_.name}, {"replica", id}, {"state", peer_state_name(shown.state)}});
+      telemetry::log_info("another replica of the pool",
+                          {{"pool", label_}, {"replica", id}, {"state", peer_state_name(shown.state)}});
     }
     it->second = shown.state;
   }
   std::erase_if(shown_, [&](const auto& entry) {
     if (by_id.contains(entry.first)) return false;
-    metrics_.staleness.remove({options_.name, entry.first});
-    telemetry::log_info("another replica of the pool has gone",
-                        {{"pool", options_.name}, {"replica", entry.first}});
+    metrics_.staleness.remove({label_, entry.first});
+    telemetry::log_info("another replica of the pool has gone", {{"pool", label_}, {"replica", entry.first}});
     return true;
   });
 }

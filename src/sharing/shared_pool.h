@@ -49,7 +49,8 @@ class SharedPool final : public PrefixOutlet {
 
   // Who learns from now on; by name, as the others' producers are called. Any thread.
   void set_producers(std::vector<std::weak_ptr<const SharedPrefixes>> producers);
-  // Members are not asked for any more, and nobody learns. Any thread but a learner's.
+  // Members are not asked for any more, and nobody learns. Any thread but a learner's. REQUIRES: the first
+  // call comes before Replicas ends.
   void leave();
   bool left() const { return left_.load(std::memory_order_acquire); }
 
@@ -104,6 +105,7 @@ class SharedPool final : public PrefixOutlet {
   const Options options_;
   const std::string load_key_;
   const std::string prefix_key_;
+  const std::string label_;  // of the metrics
   Metrics& metrics_;
   std::vector<std::unique_ptr<kvindex::InsertQueue>> queues_;  // one for each loop
   std::atomic<bool> left_{false};

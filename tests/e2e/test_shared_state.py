@@ -142,8 +142,8 @@ def test_what_a_dead_replica_had_in_flight_is_forgotten_within_the_bound(start, 
     eventually(lambda: peers_of(pair.two)[0]["state"] == "stale", 30, "its record is stale")
     metrics = pair.two.metrics()
     assert metrics["penstock_shared_state_staleness_bound_seconds"] == 1
-    assert metrics['penstock_shared_state_staleness_seconds{pool="pool",replica="one"}'] > 0.9
-    assert metrics['penstock_shared_state_replicas{pool="pool",state="stale"}'] == 1
+    assert metrics['penstock_shared_state_staleness_seconds{pool="default/pool",replica="one"}'] > 0.9
+    assert metrics['penstock_shared_state_replicas{pool="default/pool",state="stale"}'] == 1
 
 
 def test_a_gateway_that_ends_takes_its_load_along_at_once(start, redis):
