@@ -175,5 +175,33 @@ TEST(Health, WatchOfAnUnknownServiceSaysSoAndGoesOn) {
   EXPECT_EQ(served.exchange.trailer("grpc-status"), "14");
 }
 
+TEST(HealthTest, OfSeveralPoolsEachHasANameOfItsOwn) {
+  Health health(Health::Kind::kPicker);
+  health.expect_pools();
+  EXPECT_EQ(health.status("ns/a"), ServingStatus::kUnknown);
+  HealthInputs unknown = kReady;
+  unknown.pool_known = false;
+  HealthInputs draining = kReady;
+  draining.draining = true;
+  health.set(kReady, {{"ns/a", kReady}, {"ns/b", unknown}, {"ns/c", draining}});
+  EXPECT_EQ(health.status(""), ServingStatus::kServing);
+  EXPECT_EQ(health.status("ns/a"), ServingStatus::kServing);
+  EXPECT_EQ(health.status("ns/b"), ServingStatus::kNotServing);
+  EXPECT_EQ(health.status("ns/c"), ServingStatus::kNotServing);
+  EXPECT_EQ(health.status("ns/d"), ServingStatus::kUnknown);
+  EXPECT_THAT(health.list(),
+              ElementsAre(Pair(std::string(kExtProcService), ServingStatus::kServing),
+                          Pair("ns/a", ServingStatus::kServing), Pair("ns/b", ServingStatus::kNotServing),
+                          Pair("ns/c", ServingStatus::kNotServing)));
+  health.set(kReady, {});
+  EXPECT_EQ(health.status("ns/a"), ServingStatus::kUnknown);
+}
+
+TEST(HealthTest, OfOnePoolANameWithASlashIsANameAsAnyOther) {
+  Health health(Health::Kind::kPicker);
+  health.set(kReady);
+  EXPECT_EQ(health.status("ns/a"), ServingStatus::kServing);
+}
+
 }  // namespace
 }  // namespace penstock::extproc
