@@ -148,6 +148,10 @@ def check_envoy(documents):
     listener = config["static_resources"]["listeners"][0]["address"]["socket_address"]
     assert listener == {"address": "0.0.0.0", "port_value": ports(container(deployment, "envoy"))["http"]}
     clusters = {c["name"]: c for c in config["static_resources"]["clusters"]}
+    for name in clusters.keys() - {"picker"}:
+        options = clusters[name]["typed_extension_protocol_options"]["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]
+        # uvicorn closes after 5 s.
+        assert float(options["common_http_protocol_options"]["idle_timeout"].removesuffix("s")) < 5
     endpoint = clusters["picker"]["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
     assert endpoint["address"]["socket_address"] == {"address": "127.0.0.1", "port_value": ports(epp)["grpc"]}
     assert endpoint["health_check_config"]["port_value"] == ports(epp)["grpc-health"]
