@@ -43,8 +43,13 @@ class Follower {
   }
   // Ends what runs, for good; the picture stays. Before the loop ends a follower may go once idle() is true.
   void end() {
-    const std::lock_guard lock(mutex_);
-    for (const auto& feed : {next_, current_}) {
+    std::shared_ptr<Feed> ended[2];
+    {
+      const std::lock_guard lock(mutex_);
+      ended[0] = next_;
+      ended[1] = current_;
+    }
+    for (const auto& feed : ended) {
       if (feed) feed->cancel.cancel();
     }
   }
