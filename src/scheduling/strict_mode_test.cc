@@ -138,6 +138,29 @@ TEST_F(StrictMode, WhatWasSentCountsAsWaitingAndRunningUntilAScrapeShowsIt) {
   EXPECT_EQ(pool.explain(queue, 1), "waiting 2 requests, age 0 ms, fresh") << "compatible: as it was scraped";
 }
 
+TEST_F(StrictMode, APoolThatIsKnownToBeFreshIsScoredAsOneThatIsLookedAtOneByOne) {
+  RunningRequestsSizeScorer running;
+  scrape(0, 1, 4);
+  scrape(1, 2, 1);
+  scrape(2, 6, 4);
+  for (int i = 0; i < 2; ++i) pool.endpoint(0).live->unseen.add();
+  const auto scored = [&](TimePoint oldest) {
+    pool.signals.oldest.fill(oldest);
+    pool.restart();
+    pool.context->freshness = &freshness;
+    return std::pair(pool.score(queue), pool.score(running));
+  };
+  const auto one_by_one = scored(kNever);
+  EXPECT_THAT(one_by_one.first, ElementsAre(0.75, 1, 0));
+  EXPECT_THAT(one_by_one.second, ElementsAre(0, 1, 0.4));
+  EXPECT_EQ(scored(pool.now), one_by_one);
+  EXPECT_EQ(scored(pool.now - freshness.of(Signal::kWaitingRequests).budget), one_by_one);
+  freshness.in_flight_credit = false;
+  const auto as_scraped = scored(kNever);
+  EXPECT_THAT(as_scraped.first, ElementsAre(1, 0.8, 0));
+  EXPECT_EQ(scored(pool.now), as_scraped);
+}
+
 TEST_F(StrictMode, ExplainTellsInfluenceAndWhenAValueIsTooOld) {
   pool.set_all(Signal::kWaitingRequests, {3, 3, 3});
   pool.now += seconds(4);
