@@ -321,11 +321,13 @@ Status Director::parse(Request& request, const RequestInput& input, bool asks) {
     return Error{ErrorCode::kBadRequest,
                  "no parser registered matching path suffix for: " + std::string(input.path)};
   }
+  // The input's own comes first: what was kept of an earlier one may lie in memory that is gone.
+  const bool kept = std::exchange(request.parsed_with, nullptr) == parser;
   const protocol::ParsedBody* known = nullptr;
-  if (std::exchange(request.parsed_with, nullptr) == parser) {
-    known = &request.parsed;
-  } else if (input.parsed != nullptr && input.parsed_by == parser->type()) {
+  if (input.parsed != nullptr && input.parsed_by == parser->type()) {
     known = input.parsed;
+  } else if (kept) {
+    known = &request.parsed;
   }
   Result<protocol::ParsedBody> parsed =
       known != nullptr ? *known : parser->parse(input.path, input.headers, input.body, request.arena);
