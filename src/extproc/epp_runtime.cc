@@ -30,6 +30,8 @@ io::HttpServerOptions server_options(const EppOptions& options) {
   server.idle_timeout = std::chrono::hours(24);
   const int64_t streams = options.limits.streams_per_connection_given ? options.limits.streams_per_connection
                                                                       : options.limits.streams;
+  // Envoy's are its clusters' names unless they are set; pools are chosen by those that name a Service.
+  server.http2.any_authority = true;
   server.http2.max_concurrent_streams = static_cast<uint32_t>(streams);
   server.http2.total_queue_bytes = static_cast<uint64_t>(options.limits.queued_bytes);
   // Nothing is written before the decision, and Envoy resets the stream of every client that leaves until

@@ -128,10 +128,7 @@ void Http2Call::recycle() {
 // --- the connection ---
 
 Http2ClientConnection::Http2ClientConnection(HttpClient::Impl& client, ClientPool& pool, SocketPtr socket)
-    : Http2Core(client.loop, std::move(socket), false, false),
-      client_(client),
-      pool_(pool),
-      peer_(peer_address()) {
+    : Http2Core(client.loop, std::move(socket), Kind{}), client_(client), pool_(pool), peer_(peer_address()) {
   ++pool_.total;
   ++pool_.http2_count;
   next_ = pool_.http2;

@@ -1,6 +1,7 @@
 #include "io/detail/http2_core.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstring>
 
@@ -138,11 +139,22 @@ struct Http2Core::Callbacks {
                     const uint8_t* value, size_t value_size, uint8_t, void* user) {
     Http2Core& self = core(user);
     if (self.reading_headers_ == nullptr) return 0;
+    // Where nghttp2 does not.
+    if (self.checks_fields_ && !is_field(name, name_size, value, value_size)) {
+      self.header_block_open_ = false;
+      return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    }
     const int result =
         self.on_header(*self.reading_headers_, *frame, {reinterpret_cast<const char*>(name), name_size},
                        {reinterpret_cast<const char*>(value), value_size});
     if (result != 0) self.header_block_open_ = false;
     return result;
+  }
+
+  // RFC 9113, §8.2.1: a lower-case name, a value without control characters; :authority may be anything else.
+  static bool is_field(const uint8_t* name, size_t name_size, const uint8_t* value, size_t value_size) {
+    return nghttp2_check_header_name(name, name_size) != 0 &&
+           nghttp2_check_header_value_rfc9113(value, value_size) != 0;
   }
 
   // nghttp2 would drop such a field; a message with one is malformed.
@@ -288,13 +300,12 @@ struct Http2Core::Callbacks {
     return callbacks;
   }
 
-  // `remember`: streams that have ended are kept, as many as may be open, so that frames on them are told
-  // from others.
-  static const nghttp2_option* options(bool remember) {
-    const auto make = [](bool forgetful) {
+  static const nghttp2_option* options(const Kind& kind) {
+    const auto make = [](bool remember, bool any_authority) {
       nghttp2_option* made = nullptr;
       if (nghttp2_option_new(&made) != 0) throw std::bad_alloc();
-      nghttp2_option_set_no_closed_streams(made, forgetful ? 1 : 0);
+      nghttp2_option_set_no_closed_streams(made, remember ? 0 : 1);
+      nghttp2_option_set_no_http_messaging(made, any_authority ? 1 : 0);
       nghttp2_option_set_no_auto_window_update(made, 1);
       // Ours to judge (Http2Core::on_closed): whoever ends a stream after our answer does nothing wrong.
       nghttp2_option_set_stream_reset_rate_limit(made, uint64_t{1} << 62U, uint64_t{1} << 32U);
@@ -303,25 +314,26 @@ struct Http2Core::Callbacks {
       nghttp2_option_set_max_outbound_ack(made, 20'000);
       return made;
     };
-    static const nghttp2_option* const remembering = make(false);
-    static const nghttp2_option* const forgetting = make(true);
-    return remember ? remembering : forgetting;
+    static const std::array<const nghttp2_option*, 4> all{make(false, false), make(true, false),
+                                                          make(false, true), make(true, true)};
+    return all[(kind.remember ? 1U : 0U) + (kind.any_authority ? 2U : 0U)];
   }
 };
 
-Http2Core::Http2Core(Loop& loop, SocketPtr socket, bool server, bool remember)
+Http2Core::Http2Core(Loop& loop, SocketPtr socket, Kind kind)
     : socket_(std::move(socket)),
       loop_(loop),
       end_of_turn_(
           loop, [](void* self) { static_cast<Http2Core*>(self)->turn_end(); }, this),
       timer_(loop),
-      is_server_(server) {
+      is_server_(kind.server),
+      checks_fields_(kind.any_authority) {
   static_assert(kMaxPieces == std::extent_v<decltype(Gather::pieces)>);
   nghttp2_mem memory{nullptr, session_malloc, session_free, session_calloc, session_realloc};
-  const int made = server ? nghttp2_session_server_new3(&session_, Callbacks::get(), this,
-                                                        Callbacks::options(remember), &memory)
-                          : nghttp2_session_client_new3(&session_, Callbacks::get(), this,
-                                                        Callbacks::options(remember), &memory);
+  const int made =
+      kind.server
+          ? nghttp2_session_server_new3(&session_, Callbacks::get(), this, Callbacks::options(kind), &memory)
+          : nghttp2_session_client_new3(&session_, Callbacks::get(), this, Callbacks::options(kind), &memory);
   if (made != 0) throw std::bad_alloc();
 }
 

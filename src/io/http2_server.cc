@@ -312,8 +312,10 @@ void Http2Exchange::recycle() {
 
 Http2ServerConnection::Http2ServerConnection(ServerConnection& from)
     : ServerConnection(from),
-      Http2Core(home_.loop, std::move(ServerConnection::socket_), true,
-                server_->options.http2.max_concurrent_streams <= kRememberedStreams),
+      Http2Core(home_.loop, std::move(ServerConnection::socket_),
+                Kind{.server = true,
+                     .remember = server_->options.http2.max_concurrent_streams <= kRememberedStreams,
+                     .any_authority = server_->options.http2.any_authority}),
       gone_(home_.loop),
       resets_left_(server_->options.http2.reset_burst),
       opened_at_(home_.loop.now()),

@@ -71,6 +71,37 @@ TEST(Http2Server, ThePrefaceMayComeByteByByte) {
   EXPECT_EQ(client.answer(1).body, "GET /slow ");
 }
 
+TEST(Http2Server, TakesAnAuthorityThatIsNoHostOnlyWhereItMayBeAnything) {
+  const auto with_authority = [](Fields fields) {
+    for (auto& [name, value] : fields) {
+      if (name == ":authority") value = "outbound|9002||picker.inference.svc.cluster.local";
+    }
+    return fields;
+  };
+  HttpServerOptions options;
+  options.http2.any_authority = true;
+  Served served(echo, options);
+  Http2Wire client(served.address);
+  client.begin();
+  client.headers(1, with_authority(Http2Wire::request("GET", "/a")), true);
+  EXPECT_EQ(client.answer(1).body, "GET /a ");
+  // Fields are checked as ever.
+  client.headers(3, with_authority(Http2Wire::request("GET", "/b", {{"Upper", "1"}})), true);
+  EXPECT_FALSE(client.answer(3).whole);
+  client.headers(5, with_authority(Http2Wire::request("GET", "/c", {{"value", "a\nb"}})), true);
+  EXPECT_FALSE(client.answer(5).whole);
+  client.headers(7, with_authority(Http2Wire::request("GET", "/d")), true);
+  EXPECT_EQ(client.answer(7).body, "GET /d ");
+
+  Served strict(echo);
+  Http2Wire other(strict.address);
+  other.begin();
+  other.headers(1, with_authority(Http2Wire::request("GET", "/a")), true);
+  EXPECT_FALSE(other.answer(1).whole);
+  other.headers(3, Http2Wire::request("GET", "/b"), true);
+  EXPECT_EQ(other.answer(3).body, "GET /b ");
+}
+
 TEST(Http2Server, ShowsTheRequestAsTheOtherVersionDoes) {
   std::string seen;
   Served served([&](HttpExchange& exchange) -> Task<void> {

@@ -21,8 +21,13 @@ struct Http2ServerOptions {
   uint32_t stream_window_bytes = 256 * 1024;     // of a request body not yet read by its handler
   uint32_t connection_window_bytes = 8U << 20U;  // the same of all streams together; at least 65,535
   uint32_t max_frame_bytes = 16384;              // 16,384 to 16,777,215
-  size_t stream_queue_bytes = 256 * 1024;        // of a response, taken by write() without waiting
-  size_t connection_queue_bytes = 16UL << 20U;   // the same of all streams together
+  // For servers that neither pass requests on nor choose by :authority, as gRPC's: takes one that is no host,
+  // such as the cluster's name that Envoy sends unless told otherwise ("outbound|9002||…"). Fields are still
+  // checked one by one; what nghttp2 checks of whole messages (pseudo-header fields once, content-length)
+  // isn't.
+  bool any_authority = false;
+  size_t stream_queue_bytes = 256 * 1024;       // of a response, taken by write() without waiting
+  size_t connection_queue_bytes = 16UL << 20U;  // the same of all streams together
   // The same of all connections together, an equal share for each loop. Beyond: write() waits until its bytes
   // are taken by the socket, and each connection keeps up to 512 KiB that its socket didn't take.
   uint64_t total_queue_bytes = 256UL << 20U;

@@ -171,6 +171,15 @@ def test_headers_beyond_the_pickers_limit_are_its_431(bed, start, file, http2):
     settled(bed.picker)
 
 
+def test_a_clusters_name_that_is_no_host_is_taken_as_authority(bed, start):
+    """As a control plane names clusters, and Envoy then calls the picker and asks for its health."""
+    name = "outbound|9002||picker.inference.svc.cluster.local"
+    envoy = start.envoy("fail-close.yaml", bed.picker.port, bed.picker.health_port, changes=[
+        ("envoy_grpc: { cluster_name: picker }", f'envoy_grpc: {{ cluster_name: "{name}" }}'),
+        ("- name: picker\n", f'- name: "{name}"\n')])
+    eventually(lambda: envoy.post(CHAT, chat()).status_code == 200, what="a request through the picker")
+
+
 def test_envoy_can_tell_the_client_the_id_under_which_the_decision_is_found(bed, start):
     own = "generate_request_id: true"
     envoy = start.envoy("fail-close.yaml", bed.picker.port, bed.picker.health_port,

@@ -71,8 +71,13 @@ class Http2Core {
     kPingTimeout,
   };
 
-  // `remember` ended streams, as many as may be open: late frames on them are then told from wrong ones.
-  Http2Core(Loop& loop, SocketPtr socket, bool server, bool remember);
+  struct Kind {
+    bool server = false;
+    bool remember =
+        false;  // ended streams, as many as may be open: late frames on them are told from wrong ones
+    bool any_authority = false;  // Http2ServerOptions::any_authority
+  };
+  Http2Core(Loop& loop, SocketPtr socket, Kind kind);
   Http2Core(const Http2Core&) = delete;
   Http2Core& operator=(const Http2Core&) = delete;
   virtual ~Http2Core();
@@ -216,6 +221,7 @@ class Http2Core {
   int32_t skipped_to_ = -1;
   int32_t peer_reset_ = 0;  // stream of the RST_STREAM being handled
   bool is_server_;
+  bool checks_fields_;     // which nghttp2 else does
   bool inside_ = false;    // the session is being fed
   bool flushing_ = false;  // the session is being asked for frames
   bool draining_ = false;
