@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <filesystem>
 #include <fstream>
 
 #include "base/eventually.h"
+#include "base/temporary_folder.h"
 #include "extproc/testing.h"
 #include "io/grpc.h"
 
@@ -526,21 +526,21 @@ TEST_F(EppRuntimeTest, ANameInDnsAloneFindsEndpoints) {
 }
 
 TEST_F(EppRuntimeTest, APoolThatSaysHttpIsNotHealthyWithAParserOfGrpc) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "penstock-epp-protocol-test";
-  std::filesystem::create_directories(folder);
+  const TemporaryFolder folder;
   const auto write = [&](const std::string& protocol) {
-    std::ofstream(folder / "pool.yaml")
-        << "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: pool, "
-           "namespace: "
-           "default}\nspec:\n  selector: {matchLabels: {app: engine}}\n  targetPorts: [{number: 8000}]\n"
-        << protocol;
+    folder.write(
+        "pool.yaml",
+        "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: pool, "
+        "namespace: "
+        "default}\nspec:\n  selector: {matchLabels: {app: engine}}\n  targetPorts: [{number: 8000}]\n" +
+            protocol);
   };
   write("");
-  options.manifests = folder.string();
-  options.pool.config_file = (folder / "epp.cfg").string();
-  std::ofstream(options.pool.config_file)
-      << "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: vllmgrpc-parser}]\n"
-         "requestHandler: {parsers: [{pluginRef: vllmgrpc-parser}]}\n";
+  options.manifests = folder.path();
+  options.pool.config_file = folder.write(
+      "epp.cfg",
+      "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: vllmgrpc-parser}]\n"
+      "requestHandler: {parsers: [{pluginRef: vllmgrpc-parser}]}\n");
   start();
   const auto check = [&](int expected) {
     const io::HttpDestination health = at(runtime->health_address());
@@ -555,7 +555,6 @@ TEST_F(EppRuntimeTest, APoolThatSaysHttpIsNotHealthyWithAParserOfGrpc) {
   write("  appProtocol: kubernetes.io/h2c\n");
   ASSERT_TRUE(runtime->reload(options).ok());
   check(1);
-  std::filesystem::remove_all(folder);
 }
 
 // A latency predictor that gives no answer.
@@ -598,23 +597,18 @@ class NoPredictor {
 // With a deadline that nothing here should wait for.
 class PredictorTest : public EppRuntimeTest {
  protected:
-  PredictorTest() {
-    std::filesystem::create_directories(folder);
-    options.pool.config_file = (folder / "epp.yaml").string();
-    options.tracing = false;
-  }
-  ~PredictorTest() override { std::filesystem::remove_all(folder); }
+  PredictorTest() { options.tracing = false; }
   void start_with(const NoPredictor& predictor) {
-    std::ofstream(options.pool.config_file)
-        << "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
-           "- {type: predicted-latency-producer, parameters: {predictionDeadline: 30s, predictionServerURL: '"
-        << predictor.url
-        << "'}}\n- {type: latency-scorer}\nschedulingProfiles:\n"
-           "- {name: default, plugins: [{pluginRef: latency-scorer}]}\n";
+    options.pool.config_file = folder.write(
+        "epp.yaml",
+        "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
+        "- {type: predicted-latency-producer, parameters: {predictionDeadline: 30s, predictionServerURL: '" +
+            predictor.url +
+            "'}}\n- {type: latency-scorer}\nschedulingProfiles:\n"
+            "- {name: default, plugins: [{pluginRef: latency-scorer}]}\n");
     start();
   }
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / ("penstock-epp-predictor-test-" + std::to_string(getpid()));
+  const TemporaryFolder folder;
 };
 
 TEST_F(PredictorTest, OneThatHangsUpIsNotWaitedForUntilTheDeadline) {
@@ -663,17 +657,16 @@ TEST_F(EppRuntimeTest, TheBuildIsNamedInItsMetrics) {
 }
 
 TEST_F(EppRuntimeTest, AReloadTakesRewritesAndExplainUsesThem) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "penstock-epp-reload-test";
-  std::filesystem::create_directories(folder);
+  const TemporaryFolder folder;
   const auto write = [&](const std::string& model) {
-    std::ofstream(folder / "rewrite.yaml")
-        << "apiVersion: llm-d.ai/v1alpha2\nkind: InferenceModelRewrite\nmetadata: {name: r, namespace: "
-           "default}\n"
-           "spec:\n  poolRef: {name: pool}\n  rules:\n  - targets: [{modelRewrite: "
-        << model << "}]\n";
+    folder.write("rewrite.yaml",
+                 "apiVersion: llm-d.ai/v1alpha2\nkind: InferenceModelRewrite\nmetadata: {name: r, namespace: "
+                 "default}\n"
+                 "spec:\n  poolRef: {name: pool}\n  rules:\n  - targets: [{modelRewrite: " +
+                     model + "}]\n");
   };
   write("first");
-  options.manifests = folder.string();
+  options.manifests = folder.path();
   start();
   Door::ExplainRequest request;
   request.path = "/v1/completions?x=1";
@@ -684,10 +677,9 @@ TEST_F(EppRuntimeTest, AReloadTakesRewritesAndExplainUsesThem) {
   write("second");
   ASSERT_TRUE(runtime->reload(options).ok());
   EXPECT_THAT(*runtime->explain(request), HasSubstr("\"target_model\":\"second\""));
-  std::ofstream(folder / "rewrite.yaml") << "{";
+  folder.write("rewrite.yaml", "{");
   EXPECT_FALSE(runtime->reload(options).ok());
   EXPECT_THAT(*runtime->explain(request), HasSubstr("\"target_model\":\"second\""));
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

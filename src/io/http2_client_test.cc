@@ -4,6 +4,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/temporary_folder.h"
 #include "io/detail/http2_test_support.h"
 #include "io/http_client.h"
 #include "io/http_server.h"
@@ -665,8 +666,8 @@ TEST(Http2Client, IdleConnectionsAreClosedWithGoaway) {
 }
 
 TEST(Http2Client, TlsPeersMustChooseHttp2) {
-  const std::string folder = testing::make_folder();
-  const auto certificate = testing::write_certificate(folder, "h2", "localhost");
+  const TemporaryFolder folder;
+  const auto certificate = testing::write_certificate(folder.path(), "h2", "localhost");
   for (const bool speaks : {true, false}) {
     TlsServerOptions options;
     options.certificates = {{certificate.certificate_file, certificate.key_file}};

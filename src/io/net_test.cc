@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/temporary_folder.h"
 #include "io/detail/test_support.h"
 #include "io/http_client.h"
 #include "io/http_server.h"
@@ -87,12 +88,6 @@ TEST(Stream, CarriesBytesBothWaysAndKnowsItsEnd) {
   block_on(loop, test());
 }
 
-// Closes what a test made, whatever happens.
-struct Folder {
-  std::string path = testing::make_folder();
-  ~Folder() { std::filesystem::remove_all(path); }
-};
-
 Task<void> answer(HttpExchange& exchange) {
   auto body = co_await exchange.read_all(8 << 20);
   if (!body.ok()) co_return;
@@ -104,8 +99,8 @@ Task<void> answer(HttpExchange& exchange) {
 }
 
 TEST(Tls, ServerAndClientAgreeAndCertificatesAreReloadedUnderOpenConnections) {
-  Folder folder;
-  TestCertificate certificate = testing::write_certificate(folder.path, "server", "first.test");
+  const TemporaryFolder folder;
+  TestCertificate certificate = testing::write_certificate(folder.path(), "server", "first.test");
   TlsServerOptions server_options;
   server_options.certificates = {{certificate.certificate_file, certificate.key_file}};
   auto server_tls = TlsServerContext::create(server_options);
@@ -115,7 +110,7 @@ TEST(Tls, ServerAndClientAgreeAndCertificatesAreReloadedUnderOpenConnections) {
   loops.start();
   const SocketAddress address = *server.listen(loopback(), *server_tls);
 
-  const std::string old_ca = folder.path + "/old.pem";
+  const std::string old_ca = folder.path() + "/old.pem";
   std::filesystem::copy_file(certificate.certificate_file, old_ca);
   const auto client_with_ca = [](const std::string& ca) {
     TlsClientOptions options;
@@ -151,7 +146,7 @@ TEST(Tls, ServerAndClientAgreeAndCertificatesAreReloadedUnderOpenConnections) {
       }
       if (round == 1) {
         // New files: the open connection goes on, a new one sees the new certificate.
-        testing::write_certificate(folder.path, "server", "second.test");
+        testing::write_certificate(folder.path(), "server", "second.test");
         EXPECT_TRUE((*server_tls)->reload().ok());
       }
     }
@@ -178,10 +173,12 @@ TEST(Tls, ServerAndClientAgreeAndCertificatesAreReloadedUnderOpenConnections) {
 }
 
 TEST(Tls, ClientCertificatesAreAskedForAndNamed) {
-  Folder folder;
-  const TestCertificate server_certificate = testing::write_certificate(folder.path, "server", "server.test");
-  const TestCertificate other_certificate = testing::write_certificate(folder.path, "other", "other.test");
-  const TestCertificate client_certificate = testing::write_certificate(folder.path, "client", "client.test");
+  const TemporaryFolder folder;
+  const TestCertificate server_certificate =
+      testing::write_certificate(folder.path(), "server", "server.test");
+  const TestCertificate other_certificate = testing::write_certificate(folder.path(), "other", "other.test");
+  const TestCertificate client_certificate =
+      testing::write_certificate(folder.path(), "client", "client.test");
   TlsServerOptions server_options;
   server_options.certificates = {{server_certificate.certificate_file, server_certificate.key_file},
                                  {other_certificate.certificate_file, other_certificate.key_file}};
@@ -243,12 +240,12 @@ TEST(Tls, ClientCertificatesAreAskedForAndNamed) {
 
 // They are a file that nobody writes for the time being: whoever reads it, it must not be the loop.
 TEST(Tls, TheSystemsCertificatesAreReadWithTheFirstConnectionAndNotOnTheLoop) {
-  const Folder folder;
-  const TestCertificate certificate = testing::write_certificate(folder.path, "server", "server.test");
-  const std::string pipe = folder.path + "/system.pem";
+  const TemporaryFolder folder;
+  const TestCertificate certificate = testing::write_certificate(folder.path(), "server", "server.test");
+  const std::string pipe = folder.path() + "/system.pem";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   ASSERT_EQ(::setenv("SSL_CERT_FILE", pipe.c_str(), 1), 0);
-  ASSERT_EQ(::setenv("SSL_CERT_DIR", (folder.path + "/none").c_str(), 1), 0);
+  ASSERT_EQ(::setenv("SSL_CERT_DIR", (folder.path() + "/none").c_str(), 1), 0);
   TlsServerOptions server_options;
   server_options.certificates = {{certificate.certificate_file, certificate.key_file}};
   auto server_tls = TlsServerContext::create(server_options);
@@ -297,8 +294,8 @@ TEST(Tls, TextWithoutACertificateIsRefused) {
 }
 
 TEST(Tls, TextWithADamagedCertificateAfterAGoodOneIsRefused) {
-  Folder folder;
-  const TestCertificate certificate = testing::write_certificate(folder.path, "good", "good.test");
+  const TemporaryFolder folder;
+  const TestCertificate certificate = testing::write_certificate(folder.path(), "good", "good.test");
   const std::string good = text_of(certificate.certificate_file);
   const std::string key = text_of(certificate.key_file);
   const size_t middle = good.size() / 2;
@@ -350,8 +347,8 @@ TEST(Tls, WhoSpeaksTlsToAPlainPortIsReported) {
 }
 
 TEST(Tls, WhoSpeaksPlainTextToATlsPortIsReportedAndWhoMerelyGoesIsNot) {
-  const Folder folder;
-  const TestCertificate certificate = testing::write_certificate(folder.path, "server", "server.test");
+  const TemporaryFolder folder;
+  const TestCertificate certificate = testing::write_certificate(folder.path(), "server", "server.test");
   TlsServerOptions server_options;
   server_options.certificates = {{certificate.certificate_file, certificate.key_file}};
   auto server_tls = TlsServerContext::create(server_options);

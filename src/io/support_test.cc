@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <future>
 #include <thread>
 
@@ -216,11 +215,6 @@ TestCertificate write_certificate(const std::string& folder, const std::string& 
   X509_free(certificate);
   EVP_PKEY_free(key);
   return out;
-}
-
-std::string make_folder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "penstock-io-XXXXXX").string();
-  return ::mkdtemp(pattern.data());
 }
 
 }  // namespace penstock::io::testing

@@ -1,10 +1,8 @@
 #include "kubernetes/api_client.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-
+#include "base/temporary_folder.h"
 #include "kubernetes/testing.h"
 
 namespace penstock::kubernetes {
@@ -77,19 +75,16 @@ TEST(ApiClient, ARefusalNamesVerbResourceAndNamespace) {
 }
 
 TEST(ApiClient, ATokenFileIsReadAgainWhenTheServerRefusesIt) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "penstock-token-XXXXXX").string();
-  const int fd = mkstemp(pattern.data());
-  ASSERT_GE(fd, 0);
-  close(fd);
-  std::ofstream(pattern) << "old\n";
+  const TemporaryFolder folder;
+  const std::string token = folder.write("token", "old\n");
   // The kubelet replaces the token between the two requests.
   FakeServer server([&](const FakeServer::Request& request) {
     if (request.authorization == "Bearer new") return FakeAnswer(200, "{}");
-    std::ofstream(pattern) << "new\n";
+    folder.write("token", "new\n");
     return from_recording("get-401.http");
   });
   ClusterConfig config = server.config();
-  config.token_file = pattern;
+  config.token_file = token;
   with_client(config, [&](ApiClient& api) -> io::Task<void> {
     // Within a second of its reading a token is not read again.
     Answer answer;
@@ -100,7 +95,6 @@ TEST(ApiClient, ATokenFileIsReadAgainWhenTheServerRefusesIt) {
     EXPECT_TRUE(answer.ok()) << answer.failure.message;
   });
   EXPECT_EQ(server.requests().front().authorization, "Bearer old");
-  std::filesystem::remove(pattern);
 }
 
 TEST(ApiClient, NobodyThereIsUnreachable) {

@@ -5,11 +5,10 @@
 
 #include <atomic>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 
 #include "base/eventually.h"
 #include "base/hash.h"
+#include "base/temporary_folder.h"
 #include "sharing/fake_store.h"
 #include "sharing/shared_pool.h"
 
@@ -319,16 +318,14 @@ TEST(ReplicasWithoutStore, OneThatRefusesIsAskedAgainOnANewConnection) {
 TEST(ReplicasWithoutStore, APasswordIsReadFromItsFileWithEveryConnection) {
   FakeStore store;
   store.require_password("second");
-  const auto path = std::filesystem::temp_directory_path() / ("password-" + std::to_string(getpid()));
-  std::ofstream(path) << "first\n";
+  const TemporaryFolder folder;
   ReplicasOptions options = patient();
-  options.store.password_file = path;
+  options.store.password_file = folder.write("password", "first\n");
   const Process a(store, "a", options);
   EXPECT_TRUE(eventually([&] { return a.in_state("unauthorized"); })) << a.state();
   EXPECT_THAT(a.state(), Not(HasSubstr("first")));
-  std::ofstream(path) << "second\n";
+  folder.write("password", "second\n");
   EXPECT_TRUE(eventually([&] { return a.in_state("connected"); }));
-  std::filesystem::remove(path);
 }
 
 TEST(ReplicasWithoutStore, WhatIsNoReplyAndWhatIsTooLargeEndTheConnectionOnly) {

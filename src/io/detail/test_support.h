@@ -92,7 +92,5 @@ struct TestCertificate {
 };
 TestCertificate write_certificate(const std::string& folder, const std::string& stem,
                                   const std::string& name);
-// A fresh folder under the system's temporary one.
-std::string make_folder();
 
 }  // namespace penstock::io::testing

@@ -1,12 +1,11 @@
 #include "simulator/fleet/sim_fleet.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/temporary_folder.h"
 #include "simulator/fleet/generators.h"
 
 namespace penstock::simulator {
@@ -60,17 +59,10 @@ TEST(SimFleetTest, EqualSeedsPrintEqualJson) {
 
 class SimFleetFiles : public testing::Test {
  protected:
-  SimFleetFiles()
-      : folder_(std::filesystem::temp_directory_path() / ("fleet-test-" + std::to_string(::getpid()))) {
-    std::filesystem::create_directories(folder_ / "other");
-  }
-  ~SimFleetFiles() override { std::filesystem::remove_all(folder_); }
-  std::string write(std::string_view name, std::string_view text) const {
-    std::ofstream(folder_ / name) << text;
-    return folder_ / name;
-  }
+  SimFleetFiles() { std::filesystem::create_directories(folder_.file("other")); }
+  std::string write(std::string_view name, std::string_view text) const { return folder_.write(name, text); }
 
-  std::filesystem::path folder_;
+  TemporaryFolder folder_;
 };
 
 constexpr std::string_view kLeast = "plugins:\n- type: active-request-scorer\n- type: max-score-picker\n";
