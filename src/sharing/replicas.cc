@@ -42,8 +42,6 @@ std::string_view reason_of(ErrorCode code) {
       return "unavailable";
     case ErrorCode::kResourceExhausted:
       return "full";
-    case ErrorCode::kInvalidConfig:
-      return "configuration";
     default:
       return "protocol";
   }

@@ -328,6 +328,21 @@ TEST(ReplicasWithoutStore, APasswordIsReadFromItsFileWithEveryConnection) {
   EXPECT_TRUE(eventually([&] { return a.in_state("connected"); }));
 }
 
+TEST(ReplicasWithoutStore, APasswordThatCannotBeReadOrIsNotTakenIsUnauthorized) {
+  FakeStore store;
+  ReplicasOptions options = patient();
+  options.store.password_file = "/nonexistent/password";
+  const Process unread(store, "a", options);
+  EXPECT_TRUE(eventually([&] { return unread.in_state("unauthorized"); })) << unread.state();
+  EXPECT_THAT(unread.state(), HasSubstr("/nonexistent/password"));
+
+  store.answer_with("AUTH", "ERR Client sent AUTH, but no password is set");
+  options.store.password_file.clear();
+  options.store.password = "secret";
+  const Process untaken(store, "b", options);
+  EXPECT_TRUE(eventually([&] { return untaken.in_state("unauthorized"); })) << untaken.state();
+}
+
 TEST(ReplicasWithoutStore, WhatIsNoReplyAndWhatIsTooLargeEndTheConnectionOnly) {
   FakeStore store;
   const Process a(store, "a");

@@ -23,7 +23,7 @@ constexpr size_t kShownBytes = 160;
 Result<std::string> password_of(const StoreOptions& options) {
   if (!options.password_file.empty()) {
     auto text = config::read_file(options.password_file, kMaxPassword);
-    if (!text.ok()) return std::move(text).error();
+    if (!text.ok()) return Error{ErrorCode::kUnauthorized, "the password: " + text.error().message};
     return std::string(trim(*text));
   }
   return options.password.empty() ? options.address.password : options.password;
@@ -32,6 +32,7 @@ Result<std::string> password_of(const StoreOptions& options) {
 struct Greeting {
   std::string commands;
   size_t replies = 0;
+  bool authenticates = false;  // with the first command
 };
 
 Result<Greeting> greeting(const StoreOptions& options) {
@@ -43,6 +44,7 @@ Result<Greeting> greeting(const StoreOptions& options) {
   out.replies = 1;
   if (!password->empty()) {
     out.commands.clear();
+    out.authenticates = true;
     if (user.empty()) {
       append_command(out.commands, {"AUTH", *password});
     } else {
@@ -101,7 +103,13 @@ io::Task<Result<std::unique_ptr<StoreConnection>>> StoreConnection::open(io::Loo
   auto replies = co_await made->exchange(hello->commands, hello->replies, options.timeout, token);
   if (!replies.ok()) co_return std::move(replies).error();
   for (const RespReply& reply : *replies) {
-    if (reply.is_error()) co_return store_error(reply.text);
+    if (reply.is_error()) {
+      Error error = store_error(reply.text);
+      // "ERR": it has no password, or its users no names.
+      const bool of_password = hello->authenticates && &reply == replies->data();
+      if (of_password && error.code == ErrorCode::kBadGateway) error.code = ErrorCode::kUnauthorized;
+      co_return error;
+    }
     if (reply.kind != RespReply::Kind::kArray) continue;
     if (Status status = made->take_time(reply); !status.ok()) co_return std::move(status).error();
   }

@@ -50,7 +50,8 @@ Error store_error(std::string_view reply);
 // error it is of no more use.
 class StoreConnection {
  public:
-  // Connects, authenticates, selects the database and asks for the store's time.
+  // Connects, authenticates, selects the database and asks for the store's time. kUnauthorized also when the
+  // password file can't be read or the store takes no password.
   static io::Task<Result<std::unique_ptr<StoreConnection>>> open(io::Loop& loop, const StoreOptions& options,
                                                                  io::CancelToken token);
 
