@@ -19,6 +19,7 @@
 #include "io/http_client.h"
 #include "io/net.h"
 #include "io/tls.h"
+#include "sharing/store_address.h"
 #include "telemetry/log.h"
 #include "telemetry/metrics.h"
 
@@ -190,6 +191,7 @@ class SettingsCheck {
     const config::TracingSettings& tracing = settings_.telemetry.tracing;
     if (!tracing.endpoint.empty() && (tracing.exporter.empty() || tracing.exporter == "otlp"))
       note(io::parse_url(tracing.endpoint), "telemetry.tracing.endpoint");
+    if (!settings_.shared_state.url.empty()) check_shared_state(settings_.shared_state);
     for (size_t i = 0; i < settings_.pools.size(); ++i) {
       check_pool(settings_.pools[i], fmt::format("pools[{}]", i));
     }
@@ -205,6 +207,13 @@ class SettingsCheck {
                          line == settings_.lines.end() ? "" : fmt::format(" (line {})", line->second),
                          outcome.error().message));
     result_ = kFailed;
+  }
+
+  void check_shared_state(const config::SharedStateSettings& shared) {
+    const auto store = sharing::parse_store_url(shared.url);
+    note(store, "sharedState.url");
+    if (store.ok() && store->tls && !shared.ca_file.empty())
+      note(io::TlsClientContext::create({.ca_file = shared.ca_file}), "sharedState.caFile");
   }
 
   void check_listener(const config::ListenerSettings& listener, const std::string& field) {

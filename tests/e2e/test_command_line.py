@@ -115,6 +115,8 @@ pools:
   config: a.yaml
   discovery:
     file: endpoints.yaml
+sharedState:
+  url: redis://user:secret@store:port
 """)
     out = run("check", "--settings", settings)
     assert out.returncode == 1
@@ -123,8 +125,13 @@ pools:
                   "telemetry.tracing.endpoint (line 7): 'collector' is not an http or https URL",
                   f"listeners[1].apiKeysFile (line 5): reading {tmp_path}/keys.yaml: No such file or directory",
                   "pools[0].config (line 10): failed to load config",
-                  f"pools[0].discovery.file (line 12): reading {tmp_path}/endpoints.yaml: No such file or directory"):
+                  f"pools[0].discovery.file (line 12): reading {tmp_path}/endpoints.yaml: No such file or directory",
+                  "sharedState.url (line 14): 'store:port' in the URL of the shared state is no host and port"):
         assert words in out.stderr, out.stderr
+    assert "secret" not in out.stdout + out.stderr
+    settings.write_text("pools: []\nsharedState:\n  url: rediss://store\n  caFile: store.pem\n")
+    out = run("check", "--settings", settings)
+    assert out.returncode == 1 and f"sharedState.caFile (line 4): can't use CA file '{tmp_path}/store.pem'" in out.stderr
 
 
 def test_check_tells_lines_of_a_configuration_inside_the_settings(tmp_path):
