@@ -94,8 +94,6 @@ Status EppRuntime::make_pool(const EppOptions& options) {
 }
 
 Status EppRuntime::make_fleet(const EppOptions& options) {
-  assembly::PoolSpec common = pool_spec(options, {});
-  if (Status status = base_->check_pool(std::move(common)); !status.ok()) return status;
   FleetOptions fleet;
   fleet.pool = options.pool;
   fleet.linger = options.cluster.linger;
@@ -217,7 +215,10 @@ Result<std::unique_ptr<EppRuntime>> EppRuntime::create(EppOptions options) {
   std::unique_ptr<EppRuntime> runtime(new EppRuntime());
   runtime->base_ = std::make_unique<assembly::Foundation>(options.loops, options.telemetry);
   if (Status status = runtime->base_->share_state(options.shared_state); !status.ok()) return status.error();
-  if (!options.cluster.many) {
+  if (options.cluster.many) {
+    Status status = runtime->base_->check_pool(pool_spec(options, {}));
+    if (!status.ok()) return status.error();
+  } else {
     if (Status status = runtime->make_pool(options); !status.ok()) return status.error();
   }
   if (Status status = runtime->make_door(options); !status.ok()) return status.error();

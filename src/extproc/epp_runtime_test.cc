@@ -516,6 +516,15 @@ TEST_F(EppRuntimeTest, WithoutEndpointsToFindItSaysSo) {
   EXPECT_THAT(created.error().message, HasSubstr("Kubernetes"));
 }
 
+TEST_F(EppRuntimeTest, SeveralPoolsDoNotStartByAConfigurationThatNoneCouldUse) {
+  options.pool.discovery.static_urls.clear();
+  options.cluster.many = true;
+  options.pool.config_file = "no-such-file.yaml";
+  const auto created = EppRuntime::create(options);
+  ASSERT_FALSE(created.ok());
+  EXPECT_THAT(created.error().message, HasSubstr("no-such-file.yaml"));
+}
+
 TEST_F(EppRuntimeTest, ANameInDnsAloneFindsEndpoints) {
   options.pool.discovery.static_urls.clear();
   options.pool.discovery.dns.name = "localhost";
