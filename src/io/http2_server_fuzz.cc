@@ -12,8 +12,8 @@
 #include "io/detail/memory.h"
 
 // Bytes into a server's HTTP/2 connection, over a socket pair, after the preface and empty SETTINGS. The
-// first byte says what handlers do and how the bytes are split. Checked: no stream and no memory is left
-// behind.
+// first byte says what handlers do and whether whole messages are checked, the second how the bytes are
+// split. Checked: no stream and no memory is left behind.
 namespace {
 
 using namespace penstock;
@@ -77,6 +77,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   server->options.max_header_bytes = 4096;
   server->options.max_body_bytes = 64 * 1024;
   server->options.http2.max_concurrent_streams = 16;
+  server->options.http2.any_authority = (choice & 2U) != 0;
   server->options.http2.control_burst = 200;
   server->options.http2.reset_burst = 20;
   server->handler = HttpServer::handler_of(&handle);
