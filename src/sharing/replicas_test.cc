@@ -377,6 +377,17 @@ TEST(ReplicasWithoutStore, QueuedPrefixesAreBoundedAndTheOldestGo) {
       [&] { return a.prefixes("told") > 0 && a.prefixes("told") + a.prefixes("dropped") == 100; }));
 }
 
+TEST(ReplicasWithoutStore, ABatchOfSeveralPromptsIsNoLongerThanItsLimit) {
+  FakeStore store;
+  store.down();
+  const Process a(store, "a");
+  const std::vector<uint64_t> prompt(3000, 1);
+  for (int i = 0; i < 6; ++i) a.enter(0, prompt);
+  store.up();
+  EXPECT_TRUE(eventually([&] { return a.prefixes("told") == 6; }));
+  EXPECT_EQ(store.entries(std::string(kPrefixKey)), 6U) << "two of 24 KB are more than 32 KiB";
+}
+
 TEST(SharedPool, ThatIsLeftIsAskedNothingMore) {
   FakeStore store;
   Process a(store, "a");

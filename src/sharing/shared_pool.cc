@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kQueueBytes = 256 << 10;
 constexpr size_t kMaxPromptBlocks = 4096;        // told of one prompt: its beginning
-constexpr size_t kBatchBytes = 32 << 10;         // a batch is sent when it has so many
+constexpr size_t kBatchBytes = 32 << 10;         // of a batch, unless one prompt is more
 constexpr size_t kExchangeBytes = 512 << 10;     // of batches in one exchange
 constexpr std::string_view kBatchesRead = "16";  // in one exchange
 constexpr size_t kBatchesReadNumber = 16;
@@ -189,13 +189,13 @@ void SharedPool::drain_queues(std::string& commands, std::vector<Question>& ques
   kvindex::InsertQueue::Header header;
   for (const auto& queue : queues_) {
     while (commands.size() - begin < kExchangeBytes && queue->pop(header, hashes_)) {
+      if (batch_.size() + prefix_bytes(hashes_.size()) > kBatchBytes) flush();
       if (prompts == 0) {
         batch_.clear();
         append_prefix_header(batch_, {options_.incarnation, ++batches_, options_.hashing});
       }
       append_prefix(batch_, {header.owner, header.capacity_blocks, hashes_});
       ++prompts;
-      if (batch_.size() >= kBatchBytes) flush();
     }
   }
   flush();
