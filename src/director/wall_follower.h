@@ -9,14 +9,14 @@ namespace penstock::director {
 class WallFollower {
  public:
   explicit WallFollower(const Clock& clock) : clock_(clock) {}
-  // REQUIRES: `now` is a reading of the clock just taken.
-  WallTime at(TimePoint now) {
+  // `moment`: a reading of the clock, also an older one.
+  WallTime at(TimePoint moment) {
     constexpr Duration kKept = std::chrono::milliseconds(10);
-    if (asked_at_ == kNever || now < asked_at_ || now - asked_at_ >= kKept) {
-      asked_at_ = now;
+    if (asked_at_ == kNever || moment - asked_at_ >= kKept) {
+      asked_at_ = clock_.now();
       wall_ = clock_.wall_now();
     }
-    return wall_ + (now - asked_at_);
+    return wall_ + (moment - asked_at_);
   }
 
  private:
