@@ -220,6 +220,7 @@ Task<GrpcStatus> run(LoopPart& part, GrpcServerStream& stream) {
     if (!answers->empty()) {
       std::optional<Status> wrote = stream.write_messages_there(answers->messages());
       if (!wrote) {
+        with_last = false;  // time has passed
         Status waited = co_await stream.write_messages(answers->messages());
         wrote.emplace(std::move(waited));
       }
