@@ -123,9 +123,8 @@ Result<std::shared_ptr<PoolRuntime>> Foundation::make_pool_with_metrics(PoolSpec
   return std::shared_ptr<PoolRuntime>(*std::move(created));
 }
 
-Status Foundation::check_pool(PoolSpec spec) {
-  auto made = make_pool_with_metrics(std::move(spec), "pool", nullptr);
-  return made.ok() ? Status() : Status(std::move(made).error());
+Result<std::shared_ptr<PoolRuntime>> Foundation::try_pool(PoolSpec spec) {
+  return make_pool_with_metrics(std::move(spec), "pool", nullptr);
 }
 
 Result<std::shared_ptr<PoolRuntime>> Foundation::add_pool_with_metrics(PoolSpec spec,

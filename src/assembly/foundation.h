@@ -47,8 +47,8 @@ class Foundation {
   // is
   // "<namespace>/<name>". It has started. REQUIRES: `changes` is held; so of remove_pool().
   Result<std::shared_ptr<PoolRuntime>> add_pool_with_metrics(PoolSpec spec, std::string_view label);
-  // Such a pool could be made: its configuration loads. It is not.
-  Status check_pool(PoolSpec spec);
+  // Such a pool as its configuration makes it: does not start, and is none of `pools`.
+  Result<std::shared_ptr<PoolRuntime>> try_pool(PoolSpec spec);
   // Stops it; it ends with its last reference, which a page may have for a moment.
   void remove_pool(const std::shared_ptr<PoolRuntime>& pool);
   std::vector<std::shared_ptr<PoolRuntime>> pools_now() const;

@@ -175,6 +175,11 @@ Result<Assembly> PoolRuntime::assemble_policy(const Document& document, const co
   if (!assembly.ok()) {
     return assembly.error().wrap(fmt::format("pool {}/{}: {}", settings.ns, settings.name, document.source));
   }
+  if (spec_.told_endpoints && assembly->policy->discovery != nullptr) {
+    return invalid_config(fmt::format(
+        "pool {}/{}: {}: dataLayer.discovery: the endpoints of several pools come from the cluster",
+        settings.ns, settings.name, document.source));
+  }
   return assembly;
 }
 

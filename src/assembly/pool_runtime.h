@@ -51,6 +51,8 @@ struct PoolSpec {
   config::LabelMap selector;           // empty: every endpoint
   std::vector<uint16_t> target_ports;  // for endpoints that name no port
   std::string app_protocol;            // of the manifest; empty: not said
+  // Somebody else tells its endpoints: a configuration that names a discovery can't be used.
+  bool told_endpoints = false;
 };
 
 // The rules of one pool out of all manifests. Objects that name another pool are left out.

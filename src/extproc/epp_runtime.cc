@@ -216,8 +216,11 @@ Result<std::unique_ptr<EppRuntime>> EppRuntime::create(EppOptions options) {
   runtime->base_ = std::make_unique<assembly::Foundation>(options.loops, options.telemetry);
   if (Status status = runtime->base_->share_state(options.shared_state); !status.ok()) return status.error();
   if (options.cluster.many) {
-    Status status = runtime->base_->check_pool(pool_spec(options, {}));
-    if (!status.ok()) return status.error();
+    assembly::PoolSpec common = pool_spec(options, {});
+    common.told_endpoints = true;
+    auto tried = runtime->base_->try_pool(std::move(common));
+    if (!tried.ok()) return std::move(tried).error();
+    warn_of_unseen_answers(options, *(*tried)->policy());
   } else {
     if (Status status = runtime->make_pool(options); !status.ok()) return status.error();
   }

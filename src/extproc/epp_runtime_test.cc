@@ -11,6 +11,7 @@
 
 #include "base/eventually.h"
 #include "base/temporary_folder.h"
+#include "config/node.h"
 #include "extproc/testing.h"
 #include "io/grpc.h"
 
@@ -523,6 +524,21 @@ TEST_F(EppRuntimeTest, SeveralPoolsDoNotStartByAConfigurationThatNoneCouldUse) {
   const auto created = EppRuntime::create(options);
   ASSERT_FALSE(created.ok());
   EXPECT_THAT(created.error().message, HasSubstr("no-such-file.yaml"));
+}
+
+TEST_F(EppRuntimeTest, OfSeveralPoolsNoConfigurationNamesADiscovery) {
+  options.pool.discovery.static_urls.clear();
+  options.cluster.many = true;
+  auto configuration = config::parse_document(
+      "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+      "plugins: [{type: file-discovery, parameters: {path: endpoints.yaml}}]\n"
+      "dataLayer: {discovery: {pluginRef: file-discovery}}\n",
+      "test");
+  ASSERT_TRUE(configuration.ok());
+  options.pool.config_inline = *std::move(configuration);
+  const auto created = EppRuntime::create(options);
+  ASSERT_FALSE(created.ok());
+  EXPECT_THAT(created.error().message, HasSubstr("the endpoints of several pools come from the cluster"));
 }
 
 TEST_F(EppRuntimeTest, ANameInDnsAloneFindsEndpoints) {

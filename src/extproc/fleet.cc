@@ -17,13 +17,6 @@ namespace {
 
 constexpr std::string_view kBadConfig = "BadConfiguration";
 
-// Where the endpoints of every pool here come from is the cluster.
-Status check_discovery(const config::Node& document) {
-  const config::Node* data = document.is_map() ? document.find("dataLayer") : nullptr;
-  if (data == nullptr || !data->is_map() || data->find("discovery") == nullptr) return {};
-  return invalid_config("dataLayer.discovery: the endpoints of several pools come from the cluster");
-}
-
 }  // namespace
 
 FleetMetrics::FleetMetrics(telemetry::MetricRegistry& registry)
@@ -202,11 +195,10 @@ Result<assembly::PoolSpec> Fleet::spec_of(const Member& member) const {
   spec.settings.name = member.pool.meta.name;
   spec.settings.ns = member.pool.meta.ns;
   spec.app_protocol = member.pool.app_protocol;
+  spec.told_endpoints = true;
   if (!member.wants_config) return spec;
   auto document = config::parse_document(*member.config->text, member.config->source);
   if (!document.ok()) return std::move(document).error();
-  if (Status status = check_discovery(*document); !status.ok())
-    return status.error().wrap(member.config->source);
   spec.settings.config_file.clear();
   spec.settings.config_inline = *std::move(document);
   return spec;

@@ -37,8 +37,7 @@ struct HealthInputs {
 //   "readiness", "", ExtProc name  live && plugins_ready     live && plugins_ready && leader
 //   any other name                 live                      SERVICE_UNKNOWN
 // Of several pools pool_known says that those which there were at first are known, and each has a name of its
-// own,
-// "<namespace>/<name>": as "readiness" says, of that pool; no such pool: NOT_FOUND.
+// own, "<namespace>/<name>": as "readiness" says, of that pool; no such pool: NOT_FOUND.
 // kStatic, beside ext-proc (--health-checking): "" and the ExtProc name are SERVING whatever the inputs; any
 // other name is NOT_FOUND in Check, SERVICE_UNKNOWN in Watch.
 //
