@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/hash.h"
 #include "base/strings.h"
 
 namespace penstock::sharing {
@@ -51,6 +52,10 @@ void Peers::take_one(std::string_view field, std::string_view record, const Stor
   if (decoded != Decoded::kOk) {
     peer.state = decoded == Decoded::kOtherVersion ? PeerState::kOtherVersion : PeerState::kUnreadable;
     peer.record = {};
+    // Whoever lives writes another one with every heartbeat.
+    const uint64_t unread = xxh64(record);
+    if (unread != peer.unread) peer.sampled_at = clock.answered;
+    peer.unread = unread;
     return;
   }
   const bool first = peer.state == PeerState::kUnreadable || peer.state == PeerState::kOtherVersion;
@@ -108,7 +113,7 @@ void Peers::sum(std::unordered_map<uint64_t, Sum>& out) const {
 std::vector<std::string> Peers::forgotten(TimePoint now) const {
   std::vector<std::string> out;
   for (const auto& [field, peer] : peers_) {
-    if (peer.state != PeerState::kOtherVersion && peer.age(now) > kForgotten) out.push_back(field);
+    if (peer.age(now) > kForgotten) out.push_back(field);
   }
   return out;
 }

@@ -40,7 +40,9 @@ class Peers {
     PeerState state = PeerState::kUnreadable;
     bool same_hashing = true;
     LoadRecord record;
-    TimePoint sampled_at = kNever;  // no earlier, by the local clock
+    uint64_t unread = 0;  // hash of a record that is not understood
+    // No earlier, by the local clock; of a record that is not understood, when it was first seen as it is.
+    TimePoint sampled_at = kNever;
 
     Duration age(TimePoint now) const { return now - sampled_at; }
   };

@@ -126,8 +126,20 @@ TEST_F(Held, RecordsOfOtherVersionsAndWhatIsNoneHaveNames) {
   EXPECT_EQ(peers.all().at("junk").state, PeerState::kUnreadable);
   EXPECT_EQ(peers.left_out(), 1U);
   EXPECT_EQ(requests(), 0U);
-  EXPECT_EQ(peers.forgotten(at(seconds(62))), std::vector<std::string>{"junk"})
-      << "records of another version are another version's to remove";
+}
+
+TEST_F(Held, RecordsThatAreNotUnderstoodAreForgottenWhenNobodyWritesThemAnyMore) {
+  write("dead", 1, milliseconds(0), {{1, 2, 0, 0}});
+  write("live", 1, milliseconds(0), {{1, 2, 0, 0}});
+  fields[peer_field("dead", 5)][3] = 9;
+  fields[peer_field("live", 5)][3] = 9;
+  put("junk", "hello");
+  read(milliseconds(10));
+  fields[peer_field("live", 5)].back() = 'x';
+  read(seconds(50));
+  EXPECT_TRUE(peers.forgotten(at(seconds(59))).empty());
+  EXPECT_EQ(peers.forgotten(at(seconds(62))), (std::vector<std::string>{peer_field("dead", 5), "junk"}))
+      << "and of another version is no reason to keep one for ever";
 }
 
 TEST_F(Held, OfMoreReplicasThanTheBoundTheRestIsLeftOut) {
