@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import ssl
@@ -15,19 +16,31 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PENSTOCK = pathlib.Path(os.environ.get("PENSTOCK", ROOT / "build" / "release" / "penstock"))
 
 
+# Below those that outgoing connections take by themselves: else one may have taken a port before its program does.
+PORTS = range(10240, max(20480, int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])))
+given = set()  # to this process, never twice
+
+
+def is_free(port):
+    if port in given:
+        return False
+    with socket.socket() as s, contextlib.suppress(OSError):
+        s.bind(("127.0.0.1", port))
+        return True
+    return False
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    return free_ports(1)
 
 
 def free_ports(count):
     """The first of `count` consecutive free ports."""
-    for _ in range(200):
-        first = free_port()
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
-            for port in range(first, first + count):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+    for _ in range(1000):
+        first = random.choice(PORTS[:-count])
+        ports = range(first, first + count)
+        if all(map(is_free, ports)):
+            given.update(ports)
             return first
     raise RuntimeError("no free ports")
 
