@@ -12,19 +12,19 @@
 namespace penstock::cli {
 
 Result<std::vector<ConfigMapFile>> read_config_map(std::string_view which, std::string_view kubeconfig) {
-  auto cluster = kubernetes::find_cluster(kubeconfig, kubernetes::process_environment);
-  if (!cluster.ok()) return std::move(cluster).error();
-  std::string ns = cluster->ns.empty() ? "default" : cluster->ns;
-  std::string_view rest = which;
-  if (const size_t slash = rest.find('/'); slash != std::string_view::npos) {
-    ns = rest.substr(0, slash);
-    rest.remove_prefix(slash + 1);
-  }
+  const size_t slash = which.find('/');
+  std::string ns(slash == std::string_view::npos ? "" : which.substr(0, slash));
+  const std::string_view rest = which.substr(slash == std::string_view::npos ? 0 : slash + 1);
   const size_t colon = rest.find(':');
   const std::string name(rest.substr(0, colon));
   const std::string file(colon == std::string_view::npos ? "" : rest.substr(colon + 1));
-  if (ns.empty() || name.empty() || (colon != std::string_view::npos && file.empty()))
+  if (slash == 0 || name.empty() || rest.find('/') != std::string_view::npos ||
+      (colon != std::string_view::npos && file.empty())) {
     return invalid_config(fmt::format("'{}' is not [NAMESPACE/]NAME[:FILE]", which));
+  }
+  auto cluster = kubernetes::find_cluster(kubeconfig, kubernetes::process_environment);
+  if (!cluster.ok()) return std::move(cluster).error();
+  if (ns.empty()) ns = cluster->ns.empty() ? "default" : cluster->ns;
 
   io::Loop loop;
   telemetry::MetricRegistry metrics;

@@ -39,6 +39,13 @@ class Redis:
         self.program.process.kill()
         self.program.process.wait()
 
+    def freeze(self):
+        """Connections stay, nothing answers."""
+        self.program.signal(signal.SIGSTOP)
+
+    def thaw(self):
+        self.program.signal(signal.SIGCONT)
+
     @property
     def url(self):
         return f"redis://127.0.0.1:{self.port}"

@@ -4,7 +4,6 @@ Where a test asserts a choice, it has waited until the replica knows what the ch
 import contextlib
 import json
 import os
-import signal
 import subprocess
 
 import httpx
@@ -152,33 +151,28 @@ def test_a_gateway_that_ends_takes_its_load_along_at_once(start, redis):
     eventually(lambda: peers_of(pair.two) == [], 30, "the record is gone though the bound is a minute")
 
 
-@pytest.mark.parametrize("fault", ["killed", "stopped"])
-def test_no_request_fails_while_redis_is_away_and_sharing_comes_back_with_it(start, redis, fault):
+@pytest.mark.parametrize("lose, find", [(Redis.kill, Redis.start), (Redis.freeze, Redis.thaw)], ids=["killed", "stopped"])
+def test_no_request_fails_while_redis_is_away_and_sharing_comes_back_with_it(start, redis, lose, find):
     engines = start.engines(2, decode_ms=2)
     pair = Pair(start, engines, redis.url, BUILT_IN, staleness="1s").meet()
     body = {"model": "sim-model", "max_tokens": 4, "messages": [{"role": "user", "content": LONG}]}
     loads = [Load(g.url + CHAT, body, threads=2) for g in pair.gateways]
-    for load in loads:
-        load.more_than(20)
-    if fault == "killed":
-        redis.kill()
-    else:
-        redis.program.signal(signal.SIGSTOP)
+
+    def all_ask_on():
+        for load in loads:
+            load.more_than(20)
+    all_ask_on()
+    lose(redis)
     for g in pair.gateways:
         eventually(lambda: in_state(g, "connect", "timeout"), 30, "the loss has a name")
         eventually(lambda: others_at(g) == {}, 30, "nothing that is too old counts")
         assert g.metric_sum("penstock_shared_state_connected") == 0
-    for load in loads:
-        load.more_than(20)
-    if fault == "killed":
-        redis.start()
-    else:
-        redis.program.signal(signal.SIGCONT)
+    all_ask_on()
+    find(redis)
     for g in pair.gateways:
         eventually(lambda: in_state(g, "connected"), 30, "it is found again")
     pair.meet()
-    for load in loads:
-        load.more_than(20)
+    all_ask_on()
     assert [load.stop() for load in loads] == [{200}, {200}]
     for g in pair.gateways:
         says_each_change_once(g)

@@ -1,4 +1,4 @@
-"""Helm, and the charts' example values."""
+"""Helm, the charts' example values, and what is skipped where."""
 import os
 import pathlib
 import subprocess
@@ -9,11 +9,13 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CHARTS = ROOT / "deploy/charts"
 HELM = pathlib.Path(os.environ.get("HELM", ROOT / "build/kubernetes/bin/helm"))
+NEEDED = bool(os.environ.get("PENSTOCK_NEED_KUBERNETES"))  # as make test-kubernetes has it: nothing is skipped
+many_programs = pytest.mark.skipif(not NEEDED, reason="starts a dozen programs: runs with make test-kubernetes")
 
 
 def absent(what):
     """Ends a test whose program isn't built."""
-    if os.environ.get("PENSTOCK_NEED_KUBERNETES"):
+    if NEEDED:
         pytest.fail(f"{what}: run tools/kubernetes-tools")
     pytest.skip(f"{what} (make test-kubernetes builds what is needed)")
 

@@ -1,5 +1,5 @@
 """Helm and a real API server, where tools/kubernetes-tools has built them. `make test` skips what isn't there; with
-PENSTOCK_NEED_KUBERNETES (make test-kubernetes) that is an error."""
+PENSTOCK_NEED_KUBERNETES (make test-kubernetes) that is an error, and what starts many programs runs too."""
 import pathlib
 import sys
 
@@ -9,7 +9,7 @@ for folder in ("deploy", "e2e"):
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / folder))
 
 from charts import HELM, Helm, absent  # noqa: E402
-from control_plane import ControlPlane, missing_programs  # noqa: E402
+from control_plane import running_plane  # noqa: E402
 from fake_api import FakeCluster  # noqa: E402
 
 
@@ -23,15 +23,9 @@ def helm():
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory):
     """One API server for the session, with all resource definitions and without controllers."""
-    if missing := missing_programs():
-        absent("not built: " + ", ".join(missing))
-    plane = ControlPlane(tmp_path_factory.mktemp("plane"))
-    try:
-        plane.start()
+    with running_plane(tmp_path_factory.mktemp("plane")) as plane:
         plane.install_crds()
         yield plane
-    finally:
-        plane.stop()
 
 
 @pytest.fixture(scope="session")

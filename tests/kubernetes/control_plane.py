@@ -1,6 +1,6 @@
 """A real Kubernetes API on loopback: etcd, kube-apiserver with RBAC and, where asked for, kube-controller-manager.
 
-    plane = ControlPlane(folder)
+    plane = ControlPlane(folder)        # running_plane() in fixtures
     plane.start()
     plane.install_crds()
     plane.create_namespace("team")
@@ -19,13 +19,15 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import ssl
 import subprocess
 import time
 
 import httpx
 import yaml
+
+from charts import absent
+from harness import eventually, free_port
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TOOLS = pathlib.Path(os.environ.get("PENSTOCK_KUBERNETES", ROOT / "build" / "kubernetes"))
@@ -39,20 +41,6 @@ def missing_programs(controllers=False):
     names = ["etcd", "kube-apiserver", *(["kube-controller-manager"] if controllers else [])]
     found = [name for name in names if not (TOOLS / "bin" / name).exists()]
     return found + ([] if (TOOLS / "crds" / "key").exists() else ["crds"])
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def eventually(condition, seconds, what):
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true within {seconds} s"
-        time.sleep(0.05)
-    return value
 
 
 class ApiError(AssertionError):
@@ -71,12 +59,15 @@ class Patient(httpx.HTTPTransport):
     """Asks again after a 429, as clients of this API do: a server that has just begun has them for custom resources."""
 
     def handle_request(self, request):
-        deadline = time.monotonic() + START_SECONDS
-        while (answer := super().handle_request(request)).status_code == 429 and time.monotonic() < deadline:
+        ask = super().handle_request
+
+        def answered():
+            answer = ask(request)
+            if answer.status_code != 429:
+                return answer
             answer.read()
-            answer.close()
-            time.sleep(0.1)
-        return answer
+            return None
+        return eventually(answered, START_SECONDS, f"{request.method} {request.url} is let in")
 
 
 class Api:
@@ -250,11 +241,13 @@ class Cluster:
 
 
 class ControlPlane(Cluster):
-    def __init__(self, folder, controllers=False):
+    """`flags`: the API server's own."""
+
+    def __init__(self, folder, controllers=False, flags=()):
         super().__init__(folder)
-        self.controllers = controllers
+        self.controllers, self.flags = controllers, flags
         self.etcd_port, self.etcd_peer_port = free_port(), free_port()
-        self.running, self.flags = {}, ()  # the API server's own
+        self.running = {}
 
     # --- processes ---
 
@@ -373,17 +366,32 @@ class ControlPlane(Cluster):
     def install_crds(self, *files):
         """The Gateway API's, the Inference Extension's and llm-d's, or those of `files`; waits until they are served."""
         files = files or [*sorted((TOOLS / "crds").glob("*.yaml")), *sorted((ROOT / "deploy/crds").glob("*.yaml"))]
-        names = []
+        names, kinds = [], []
         for file in files:
             for thing in yaml.load_all(pathlib.Path(file).read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
                 if thing and thing["kind"] == "CustomResourceDefinition":
                     thing.pop("status", None)
                     self.admin.apply(thing)
                     names.append(thing["metadata"]["name"])
+                    kinds += [(f"{thing['spec']['group']}/{version['name']}", thing["spec"]["names"]["kind"])
+                              for version in thing["spec"]["versions"] if version["served"]]
 
         def established():
             served = {crd["metadata"]["name"] for crd in self.admin.list("apiextensions.k8s.io/v1", "CustomResourceDefinition")
                       if any(c["type"] == "Established" and c["status"] == "True" for c in crd.get("status", {}).get("conditions") or [])}
-            return served >= set(names)
+            # Its discovery follows a moment later.
+            return served >= set(names) and all(self.admin.serves(*kind) for kind in kinds)
         eventually(established, START_SECONDS, "the API server serves the resource definitions")
         return names
+
+
+@contextlib.contextmanager
+def running_plane(folder, **keywords):
+    """A ControlPlane, stopped at the end of the block; where its programs aren't built the test ends."""
+    if missing := missing_programs(keywords.get("controllers", False)):
+        absent("not built: " + ", ".join(missing))
+    plane = ControlPlane(folder, **keywords).start()
+    try:
+        yield plane
+    finally:
+        plane.stop()

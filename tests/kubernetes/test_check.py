@@ -61,7 +61,12 @@ def test_a_configmap_that_is_not_there_or_may_not_be_read_is_an_error_that_says_
     assert answer.returncode == 1 and f'not_found: get configmaps "none" in namespace "{NAMESPACE}"' in answer.stderr
     answer = check(cluster, "--config-map", "llama-epp", token=cluster.token_of(NAMESPACE, "llama-epp"))
     assert answer.returncode == 1 and f'forbidden: get configmaps "llama-epp" in namespace "{NAMESPACE}"' in answer.stderr
-    assert check(cluster, "--config-map", "a/b:").returncode == 1
+
+
+@pytest.mark.parametrize("name", ["a/b:", "/b", "a/", "a/b/c", ":c"])
+def test_a_name_of_another_shape_is_an_error_that_says_so(name):
+    answer = subprocess.run([PENSTOCK, "check", "--config-map", name], capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 1 and f"--config-map: '{name}' is not [NAMESPACE/]NAME[:FILE]" in answer.stderr
 
 
 def test_differences_of_a_file(tmp_path):

@@ -8,14 +8,14 @@ import pytest
 import yaml
 
 import harness
-from charts import absent
-from control_plane import ADMIN_TOKEN, ControlPlane, missing_programs
+from charts import many_programs
+from control_plane import ADMIN_TOKEN, running_plane
 from node import Clients, Gateway, Kubelet
 from redis_server import Redis
 from schemas import known
 from workload import CHAT, LABELS, SECONDS, Workload, port_free_on
 
-pytestmark = pytest.mark.skipif("PENSTOCK_NEED_KUBERNETES" not in os.environ, reason="of make test-kubernetes")
+pytestmark = many_programs
 
 REPLICAS = 2
 POOL = "llama"
@@ -144,15 +144,9 @@ class Site(Workload):
 @pytest.fixture(scope="module")
 def own_plane(tmp_path_factory):
     """An API server of this module alone, which kills it, with controllers."""
-    if missing := missing_programs(controllers=True):
-        absent("not built: " + ", ".join(missing))
-    plane = ControlPlane(tmp_path_factory.mktemp("plane"), controllers=True)
-    try:
-        plane.start()
+    with running_plane(tmp_path_factory.mktemp("plane"), controllers=True) as plane:
         plane.install_crds()
         yield plane
-    finally:
-        plane.stop()
 
 
 @pytest.fixture(scope="module")

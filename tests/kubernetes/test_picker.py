@@ -2,19 +2,17 @@
 the flags of their Deployment as their account, Envoy before it, simulated engines as pods. On the stand-in and on the
 real server; of `make test-kubernetes` only, since it starts a dozen programs (tests/e2e/test_kubernetes.py is for every
 day)."""
-import os
-
 import httpx
 import pytest
 import yaml
 
 import shipped
-from charts import ROOT
+from charts import ROOT, many_programs
 from harness import eventually
 from node import Clients
 from workload import CHAT, LABELS, SECONDS, Team
 
-pytestmark = pytest.mark.skipif("PENSTOCK_NEED_KUBERNETES" not in os.environ, reason="of make test-kubernetes")
+pytestmark = many_programs
 
 
 @pytest.fixture

@@ -1,18 +1,17 @@
 """What a real API server refuses, lacks or takes away: the picker says so by name, serves on with what it knew, and
 finds its way back."""
-import os
 import signal
 
 import httpx
 import pytest
 import yaml
 
-from charts import absent
-from control_plane import ROOT, TOOLS, ControlPlane, missing_programs
+from charts import many_programs
+from control_plane import ROOT, TOOLS, running_plane
 from harness import eventually
 from workload import LABELS, SECONDS, Team
 
-pytestmark = pytest.mark.skipif("PENSTOCK_NEED_KUBERNETES" not in os.environ, reason="of make test-kubernetes")
+pytestmark = many_programs
 POOL_CRD = TOOLS / "crds/inference.networking.k8s.io_inferencepools.yaml"
 AGAIN = "the API server is followed again"
 REFUSED = "the API server can't be followed, the last good picture stays"
@@ -213,15 +212,8 @@ def test_of_two_pickers_the_leader_is_ready_and_the_other_takes_over(plane, helm
 @pytest.fixture
 def bare_plane(request, tmp_path_factory):
     """An API server without resource definitions, with the flags of the test's parameter."""
-    if missing := missing_programs():
-        absent("not built: " + ", ".join(missing))
-    plane = ControlPlane(tmp_path_factory.mktemp("bare"))
-    plane.flags = getattr(request, "param", ())
-    try:
-        plane.start()
+    with running_plane(tmp_path_factory.mktemp("bare"), flags=getattr(request, "param", ())) as plane:
         yield plane
-    finally:
-        plane.stop()
 
 
 def test_definitions_that_are_missing_are_said_and_found_when_they_come(bare_plane, tmp_path):
