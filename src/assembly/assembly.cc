@@ -313,6 +313,10 @@ class Assembler {
           .wrap(kContext);
     }
     if (!layer.discovery) return {};
+    if (options_.told_endpoints) {
+      return at(out_.effective, "dataLayer.discovery",
+                "dataLayer.discovery: the endpoints of several pools come from the cluster");
+    }
     if (instances_.find(*layer.discovery) == nullptr) {
       return at(out_.effective, "dataLayer.discovery",
                 fmt::format("discovery: no plugin found with name \"{}\"", *layer.discovery));

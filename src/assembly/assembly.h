@@ -43,6 +43,8 @@ struct AssemblyOptions {
   // Whether the caller runs the flow-control queue. If not, a configuration that turns the feature gate on
   // is refused: it would be ignored.
   bool flow_control_available = false;
+  // Somebody else tells the pool's endpoints: a configuration that names a discovery is refused.
+  bool told_endpoints = false;
   std::span<const std::string_view> further_feature_gates = {};
 };
 

@@ -169,16 +169,12 @@ Result<Assembly> PoolRuntime::assemble_policy(const Document& document, const co
                           .staleness = settings.metrics.staleness,
                           .epoch = epoch,
                           .warm = &warm_,
-                          .outside = shared_.outside};
+                          .outside = shared_.outside,
+                          .told_endpoints = spec_.told_endpoints};
   auto assembly = document.inline_node ? assemble(*document.inline_node, options)
                                        : assemble(document.text, document.source, options);
   if (!assembly.ok()) {
     return assembly.error().wrap(fmt::format("pool {}/{}: {}", settings.ns, settings.name, document.source));
-  }
-  if (spec_.told_endpoints && assembly->policy->discovery != nullptr) {
-    return invalid_config(fmt::format(
-        "pool {}/{}: {}: dataLayer.discovery: the endpoints of several pools come from the cluster",
-        settings.ns, settings.name, document.source));
   }
   return assembly;
 }
