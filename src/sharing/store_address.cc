@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <optional>
-
+#include "base/escapes.h"
 #include "base/strings.h"
 #include "io/net.h"
 
@@ -13,28 +12,11 @@ namespace {
 
 constexpr uint32_t kMaxDatabase = 65535;
 
-std::optional<int> hex(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  const char lower = ascii_lower(c);
-  if (lower >= 'a' && lower <= 'f') return lower - 'a' + 10;
-  return std::nullopt;
-}
-
-std::optional<std::string> percent_decoded(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '%') {
-      out += text[i];
-      continue;
-    }
-    if (text.size() - i < 3) return std::nullopt;
-    const auto high = hex(text[i + 1]);
-    const auto low = hex(text[i + 2]);
-    if (!high || !low) return std::nullopt;
-    out += static_cast<char>(*high * 16 + *low);
-    i += 2;
+bool is_percent_encoded(std::string_view text) {
+  for (size_t i = text.find('%'); i != std::string_view::npos; i = text.find('%', i + 1)) {
+    if (text.size() - i < 3 || hex_digit(text[i + 1]) < 0 || hex_digit(text[i + 2]) < 0) return false;
   }
-  return out;
+  return true;
 }
 
 }  // namespace
@@ -61,14 +43,11 @@ Result<StoreAddress> parse_store_url(std::string_view url) {
     const std::string_view credentials = rest.substr(0, at);
     rest.remove_prefix(at + 1);
     const size_t colon = credentials.find(':');
-    const auto user = percent_decoded(credentials.substr(0, colon));
-    const auto password =
-        percent_decoded(colon == std::string_view::npos ? std::string_view() : credentials.substr(colon + 1));
-    if (!user || !password) {
+    if (!is_percent_encoded(credentials)) {
       return invalid_config("the user or password in the URL of the shared state is not percent-encoded");
     }
-    out.user = *user;
-    out.password = *password;
+    out.user = percent_decode(credentials.substr(0, colon));
+    if (colon != std::string_view::npos) out.password = percent_decode(credentials.substr(colon + 1));
   }
   std::string_view database;
   if (const size_t slash = rest.find('/'); slash != std::string_view::npos) {
