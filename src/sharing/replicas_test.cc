@@ -145,6 +145,15 @@ TEST(Replicas, WriteOnlyWhenSomethingChangedOrTheHeartbeatIsDue) {
   EXPECT_TRUE(eventually([&] { return store.commands("HSET") == 2; }));
 }
 
+TEST(Replicas, NoKeyOutlivesThemForLong) {
+  FakeStore store;
+  const Process a(store, "a");
+  EXPECT_TRUE(eventually([&] { return store.commands("PEXPIRE") >= 2; }));
+  a.enter(0, {1});
+  EXPECT_TRUE(eventually([&] { return a.prefixes("told") == 1; }));
+  EXPECT_GE(store.commands("PEXPIRE"), 4U) << "the stream was made only now";
+}
+
 TEST(Replicas, OneThatEndsTakesItsLoadAlong) {
   FakeStore store;
   const Process a(store, "a");

@@ -134,9 +134,12 @@ void SharedPool::ask(std::string& commands, std::vector<Question>& questions, co
   behind_ = false;
   refresh_members();
   if (snapshot_ == nullptr) return;
+  const uint64_t batches = batches_;
   if (options_.load) ask_load(commands, questions, clock, now);
   if (options_.prefixes) ask_prefixes(commands, questions);
-  if (kept_at_ != kNever && now - kept_at_ < kKeepEvery) return;
+  // The first batch may have made the stream, which then has no end of life yet.
+  const bool made_stream = batches == 0 && batches_ != 0;
+  if (!made_stream && kept_at_ != kNever && now - kept_at_ < kKeepEvery) return;
   kept_at_ = now;
   append_command(commands, {"PEXPIRE", load_key_, kKeyLifeMs});
   append_command(commands, {"PEXPIRE", prefix_key_, kKeyLifeMs});
