@@ -3,6 +3,7 @@ import pytest
 
 from data_plane import Envoy, Picker
 from harness import Engines, Gateway
+from picker_streams import leaves_nothing
 
 
 class Start:
@@ -55,3 +56,23 @@ def shared(start_for_module):
     gateway = start_for_module.gateway(model_servers=engines.urls)
     gateway.engines = engines
     return gateway
+
+
+# A picker that is spoken to directly.
+
+@pytest.fixture(scope="module")
+def engines(start_for_module):
+    return start_for_module.engines(2)
+
+
+@pytest.fixture(scope="module")
+def picker(start_for_module, engines):
+    return start_for_module.picker(engines.ports, "--emit-endpoint-scores")
+
+
+@pytest.fixture
+def connection(picker):
+    with picker.connect() as connection:
+        yield connection
+    leaves_nothing(picker)
+    assert picker.program.process.poll() is None, picker.program.log_text()[-2000:]

@@ -7,7 +7,7 @@ import pytest
 from data_plane import Picker
 from harness import Program, eventually, free_port
 from kubernetes_api import OBJECTIVE, POD, POOL, REWRITE, KubernetesApi
-from test_picker_streams import chat_body, pick
+from picker_streams import chat_body, pick
 
 
 class ClusterPicker(Picker):

@@ -9,8 +9,8 @@ from data_plane import Envoy
 from grpc_client import Connection
 from harness import eventually, free_port
 from kubernetes_api import CONFIG_MAP, OBJECTIVE, POOL, REWRITE, KubernetesApi
+from picker_streams import chat_body, decided, pick, send_request
 from test_kubernetes import ClusterPicker
-from test_picker_streams import chat_body, decided, pick, send_request
 
 NOT_FOUND, FAILED_PRECONDITION = 5, 9
 CONFIG = "penstock.dev/config"

@@ -9,7 +9,7 @@ import pytest
 
 from harness import eventually, make_certificate
 from otlp_collector import Collector
-from test_picker_streams import answer_response, pick
+from picker_streams import answer_response, pick
 
 CHAT = "/v1/chat/completions"
 
