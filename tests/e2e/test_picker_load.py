@@ -58,18 +58,14 @@ def test_a_slow_reader_holds_up_itself_only(picker):
 
 def test_readers_that_never_read_bound_what_is_held_for_them(picker):
     body = chat_body("x" * 1_000_000)
-
-    def rss():
-        with open(f"/proc/{picker.program.process.pid}/status", encoding="ascii") as status:
-            return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:")) // 1024
-
-    before = rss()
     connections = [picker.connect(read_ahead=False, window=65_535) for _ in range(10)]
     try:
         for connection in connections:
             for _ in range(4):
                 send_request(connection.open(), body)
-        assert rss() - before < 200
+        eventually(lambda: picker.running() == 40, what="all are decided")
+        assert picker.metric_sum("penstock_body_bytes_buffered") <= 40 * len(body), "each body is held once"
+        assert picker.metric_sum("penstock_http2_queued_bytes") <= 40 * 65_536, "of its answer one piece"
         works(picker)
     finally:
         for connection in connections:
