@@ -63,7 +63,7 @@ def test_readers_that_never_read_bound_what_is_held_for_them(picker):
         for connection in connections:
             for _ in range(4):
                 send_request(connection.open(), body)
-        eventually(lambda: picker.running() == 40, what="all are decided")
+        eventually(lambda: picker.metric_sum("llm_d_epp_request_running") == 40, what="all are decided")
         assert picker.metric_sum("penstock_body_bytes_buffered") <= 40 * len(body), "each body is held once"
         assert picker.metric_sum("penstock_http2_queued_bytes") <= 40 * 65_536, "of its answer one piece"
         works(picker)
