@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <map>
-
+#include "discovery/pool_config.h"
 #include "io/loop.h"
 #include "kubernetes/api_client.h"
 #include "kubernetes/cluster_config.h"
@@ -35,13 +34,12 @@ Result<std::vector<ConfigMapFile>> read_config_map(std::string_view which, std::
   kubernetes::JsonDocument document;
   const auto object = document.parse(answer.body);
   if (!object.ok()) return object.error();
-  std::map<std::string, std::string> files;
-  (*object)["data"].for_each_member(
-      [&](std::string_view key, kubernetes::Json text) { files.emplace(key, text.text()); });
+  auto map = discovery::decode_config_map(*object);
+  if (!map.ok()) return std::move(map).error();
 
   std::vector<ConfigMapFile> out;
   std::string names;
-  for (auto& [key, text] : files) {
+  for (auto& [key, text] : map->entries) {
     names += (names.empty() ? "" : ", ") + key;
     if (file.empty() ? text.find("EndpointPickerConfig") == std::string::npos : key != file) continue;
     out.push_back({fmt::format("configmap {}/{}, {}", ns, name, key), std::move(text)});
