@@ -16,7 +16,6 @@ namespace penstock::discovery {
 namespace {
 
 using kubernetes::Acceptance;
-using kubernetes::Failure;
 using kubernetes::Json;
 using kubernetes::Reason;
 using kubernetes::ReflectorOptions;
@@ -27,16 +26,6 @@ constexpr std::string_view kSource = "kubernetes";
 constexpr std::string_view kInvalid = "Invalid";
 constexpr Duration kBuryInterval = std::chrono::milliseconds(5);
 constexpr Duration kReviewTimeout = std::chrono::seconds(10);
-
-// Whether a discovery document lists the resource.
-bool lists(const std::string& body, const Resource& resource) {
-  kubernetes::JsonDocument document;
-  const Result<Json> json = document.parse(body);
-  if (!json.ok()) return false;
-  bool found = false;
-  (*json)["resources"].for_each_item([&](Json item) { found |= item["name"].text() == resource.plural; });
-  return found;
-}
 
 // What a pool's selector, ports, protocol, picker and configuration are taken from.
 bool same_definition(const config::InferencePool& a, const config::InferencePool& b) {
@@ -124,12 +113,7 @@ struct KubernetesDiscovery::Member {
 
 KubernetesDiscovery::KubernetesDiscovery(KubernetesDiscoveryOptions options, EndpointSink* sink,
                                          PoolListener& listener, telemetry::MetricRegistry& metrics)
-    : options_(std::move(options)),
-      sink_(sink),
-      listener_(listener),
-      registry_(metrics),
-      objective_kind_{kubernetes::kObjectives, kubernetes::kLegacyObjectives, {}, {}, false, false, {}},
-      rewrite_kind_{kubernetes::kRewrites, kubernetes::kLegacyRewrites, {}, {}, false, false, {}} {}
+    : options_(std::move(options)), sink_(sink), listener_(listener), registry_(metrics) {}
 
 Result<std::unique_ptr<KubernetesDiscovery>> KubernetesDiscovery::create(KubernetesDiscoveryOptions options,
                                                                          EndpointSink* sink,
@@ -215,7 +199,7 @@ Status KubernetesDiscovery::prepare() {
       decode_with<config::InferenceObjective>(
           config::decode_cluster_objective,
           [this](Json object, const Result<config::InferenceObjective>& read) {
-            judge(objective_kind_, object, read.ok() ? Acceptance() : refused(read.error()));
+            judge(*objective_kind_, object, read.ok() ? Acceptance() : refused(read.error()));
           }),
       [this] { rules_arrived(); }, told);
   rewrites_ = std::make_unique<Rewrites>(
@@ -223,11 +207,21 @@ Status KubernetesDiscovery::prepare() {
       decode_with<config::InferenceModelRewrite>(
           config::decode_cluster_rewrite,
           [this](Json object, const Result<config::InferenceModelRewrite>& read) {
-            judge(rewrite_kind_, object, read.ok() ? accepted(*read) : refused(read.error()));
+            judge(*rewrite_kind_, object, read.ok() ? accepted(*read) : refused(read.error()));
           }),
       [this] { rules_arrived(); }, told);
-  objective_kind_.follow = [this](ReflectorOptions o) { objectives_->follow(std::move(o)); };
-  rewrite_kind_.follow = [this](ReflectorOptions o) { rewrites_->follow(std::move(o)); };
+  const auto kind = [&](const Resource& preferred, const Resource& legacy, auto& follower) {
+    const auto follow = [this, &follower](const Resource& resource) {
+      follower->follow(query(resource, options_.all_namespaces ? "" : options_.ns));
+    };
+    const kubernetes::ReflectorOptions& times = options_.watch;
+    return std::make_unique<OptionalKind>(
+        *api_,
+        OptionalKind::Options{preferred, legacy, options_.look_again, times.retry_base, times.retry_cap},
+        follow, told);
+  };
+  objective_kind_ = kind(kubernetes::kObjectives, kubernetes::kLegacyObjectives, objectives_);
+  rewrite_kind_ = kind(kubernetes::kRewrites, kubernetes::kLegacyRewrites, rewrites_);
   return {};
 }
 
@@ -318,8 +312,8 @@ void KubernetesDiscovery::begin() {
 
 void KubernetesDiscovery::follow_rules() {
   if (std::exchange(following_rules_, true)) return;
-  io::spawn(loops_.at(0), follow_kind(objective_kind_));
-  io::spawn(loops_.at(0), follow_kind(rewrite_kind_));
+  io::spawn(loops_.at(0), objective_kind_->run(loops_.at(0).shutdown_token()));
+  io::spawn(loops_.at(0), rewrite_kind_->run(loops_.at(0).shutdown_token()));
 }
 
 std::shared_ptr<KubernetesDiscovery::Member> KubernetesDiscovery::add_member(const std::string& ns,
@@ -500,21 +494,20 @@ bool KubernetesDiscovery::names_pool(std::string_view ns, const config::PoolRef&
   return ref.group == options_.pool_group && find(fmt::format("{}/{}", ns, ref.name)) != nullptr;
 }
 
-void KubernetesDiscovery::judge(const Kind& kind, Json object, Acceptance acceptance) {
+void KubernetesDiscovery::judge(const OptionalKind& kind, Json object, Acceptance acceptance) {
   // An object that can't be read may still say whose it is.
   config::PoolRef ref;
   const Json said = object["spec"]["poolRef"];
   ref.group = said["group"].text_or(ref.group);
   ref.name = said["name"].text();
   const std::string_view ns = namespace_of(object);
-  if (!kind.followed || !names_pool(ns, ref) || object["metadata"]["deletionTimestamp"].present()) return;
-  conditions_->want(*kind.followed, ns, object, acceptance);
+  if (!kind.followed() || !names_pool(ns, ref) || object["metadata"]["deletionTimestamp"].present()) return;
+  conditions_->want(*kind.followed(), ns, object, acceptance);
 }
 
 void KubernetesDiscovery::judge_again() {
-  for (const Kind* kind : {&objective_kind_, &rewrite_kind_}) {
-    if (kind->followed) kind->follow(query(*kind->followed, options_.all_namespaces ? "" : options_.ns));
-  }
+  objective_kind_->follow_again();
+  rewrite_kind_->follow_again();
 }
 
 void KubernetesDiscovery::rules_arrived() {
@@ -623,67 +616,6 @@ void KubernetesDiscovery::warn(const std::string& id, std::string reason, std::s
   });
 }
 
-io::Task<Failure> KubernetesDiscovery::look_for(Kind& kind, io::CancelToken token,
-                                                std::optional<Resource>& found) {
-  for (const Resource& resource : {kind.preferred, kind.legacy}) {
-    const kubernetes::Answer answer =
-        co_await api_->get_path(kubernetes::discovery_path(resource.group, resource.version), token);
-    if (!answer.ok() && answer.failure.reason != Reason::kNotFound) co_return answer.failure;
-    if (!answer.ok() || !lists(answer.body, resource)) continue;
-    found = resource;
-    break;
-  }
-  co_return Failure();
-}
-
-io::Task<void> KubernetesDiscovery::follow_kind(Kind& kind) {
-  const io::CancelToken token = loops_.at(0).shutdown_token();
-  Backoff backoff(options_.watch.retry_base, options_.watch.retry_cap, std::random_device()());
-  while (!token.cancelled()) {
-    std::optional<Resource> found;
-    const Failure failure = co_await look_for(kind, token, found);
-    if (token.cancelled()) break;
-    if (!failure.ok()) {
-      bool news = false;
-      {
-        const std::lock_guard lock(mutex_);
-        news = kind.trouble.empty() && !kind.looked;
-        kind.trouble = failure.message;
-      }
-      if (news) {
-        telemetry::log_warn("it is not known whether the cluster has a resource",
-                            {{"resource", kind.preferred.plural}, {"error", failure.message}});
-      }
-      (void)co_await loops_.at(0).sleep(backoff.next(), token);
-      continue;
-    }
-    backoff.reset();
-    const bool first = !kind.looked;
-    const bool moved = found && kind.followed != found;
-    {
-      const std::lock_guard lock(mutex_);
-      kind.looked = true;
-      kind.trouble.clear();
-      kind.absent = !found;
-      if (moved) kind.followed = found;
-    }
-    if (!found && first) {
-      telemetry::log_warn("the cluster does not have an optional resource; it is used when it comes",
-                          {{"resource", kubernetes::full_name(kind.preferred)}});
-    }
-    if (moved) {
-      if (found == kind.legacy) {
-        telemetry::log_warn("DEPRECATION: objects of a deprecated API group are used",
-                            {{"resource", kubernetes::full_name(kind.legacy)},
-                             {"instead", kubernetes::full_name(kind.preferred)}});
-      }
-      kind.follow(query(*found, options_.all_namespaces ? "" : options_.ns));
-    }
-    if (first || moved) listener_.state_changed();
-    (void)co_await loops_.at(0).sleep(options_.look_again, token);
-  }
-}
-
 bool KubernetesDiscovery::pool_known() const {
   const std::lock_guard lock(mutex_);
   if (options_.many) return listed_;
@@ -708,13 +640,13 @@ bool KubernetesDiscovery::pods_refused(const std::string& id) const {
 bool KubernetesDiscovery::complete() const {
   if (!pool_known()) return false;
   if (!pools_) return true;
-  const auto known = [&](const Kind& kind, const std::optional<ReflectorState>& state) {
-    const std::lock_guard lock(mutex_);
+  const auto known = [](const OptionalKind::State& kind, const std::optional<ReflectorState>& state) {
     // Who may not read them serves without; state and log name the verb that is missing.
     return kind.looked &&
            (kind.absent || (state && (state->complete || state->reason == Reason::kForbidden)));
   };
-  return known(objective_kind_, objectives_->state()) && known(rewrite_kind_, rewrites_->state());
+  return known(objective_kind_->state(), objectives_->state()) &&
+         known(rewrite_kind_->state(), rewrites_->state());
 }
 
 std::string KubernetesDiscovery::member_json(const Member& member) const {
@@ -751,14 +683,15 @@ std::string KubernetesDiscovery::state_json() const {
     if (pools_) out += ",";
     out += resource_json("pods", "v1", members_.begin()->second->pods->state(), false, "");
   }
-  const auto add = [&](const Kind& kind, const std::optional<ReflectorState>& state) {
-    const Resource& resource = kind.followed ? *kind.followed : kind.preferred;
+  const auto add = [&](const OptionalKind& which, const std::optional<ReflectorState>& state) {
+    const OptionalKind::State kind = which.state();
+    const Resource& resource = kind.followed ? *kind.followed : which.options().preferred;
     out += "," + resource_json(resource.plural, kubernetes::api_version(resource), state,
                                kind.absent && !kind.followed, kind.trouble);
   };
   if (pools_) {
-    add(objective_kind_, objectives_->state());
-    add(rewrite_kind_, rewrites_->state());
+    add(*objective_kind_, objectives_->state());
+    add(*rewrite_kind_, rewrites_->state());
   }
   return out + "]}";
 }

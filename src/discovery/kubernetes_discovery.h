@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/manifests.h"
+#include "discovery/optional_kind.h"
 #include "discovery/pool_config.h"
 #include "discovery/source.h"
 #include "io/loop.h"
@@ -166,20 +167,6 @@ class KubernetesDiscovery {
   void tell_endpoints(Member& member);
   io::Task<void> bury(std::shared_ptr<Member> member);
   std::string member_json(const Member& member) const;
-  // One optional resource: which group has it, whether one does.
-  struct Kind {
-    kubernetes::Resource preferred;
-    kubernetes::Resource legacy;
-    std::function<void(kubernetes::ReflectorOptions)> follow;
-    std::optional<kubernetes::Resource> followed;
-    bool looked = false;  // it is known whether there is one
-    bool absent = false;
-    std::string trouble;
-  };
-  io::Task<void> follow_kind(Kind& kind);
-  // Which of the two the server has; an answer that says neither yes nor no is a failure.
-  io::Task<kubernetes::Failure> look_for(Kind& kind, io::CancelToken token,
-                                         std::optional<kubernetes::Resource>& found);
   // The objects that name a new pool have been judged as nobody's.
   void judge_again();
   static void tell(void* self);
@@ -187,7 +174,7 @@ class KubernetesDiscovery {
   io::Task<void> answer(std::shared_ptr<Review> review);
   bool names_pool(std::string_view ns, const config::PoolRef& ref) const;
   // The condition Accepted of an objective or rewrite of the pool.
-  void judge(const Kind& kind, kubernetes::Json object, kubernetes::Acceptance acceptance);
+  void judge(const OptionalKind& kind, kubernetes::Json object, kubernetes::Acceptance acceptance);
 
   const KubernetesDiscoveryOptions options_;
   EndpointSink* const sink_;
@@ -199,6 +186,8 @@ class KubernetesDiscovery {
   std::unique_ptr<Pools> pools_;  // null: stand-alone
   std::unique_ptr<Objectives> objectives_;
   std::unique_ptr<Rewrites> rewrites_;
+  std::unique_ptr<OptionalKind> objective_kind_;  // null: stand-alone, as all of these
+  std::unique_ptr<OptionalKind> rewrite_kind_;
   std::unique_ptr<kubernetes::LeaderElection> election_;
   io::CancelSource election_ends_;  // on the loop
   std::unique_ptr<kubernetes::ConditionWriter> conditions_;
@@ -211,8 +200,6 @@ class KubernetesDiscovery {
   mutable std::mutex mutex_;  // what state tells
   Members members_;           // changed on the loop
   bool listed_ = false;
-  Kind objective_kind_;
-  Kind rewrite_kind_;
 };
 
 }  // namespace penstock::discovery
