@@ -21,6 +21,8 @@ def objects(cluster):
     cluster.admin.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other", "namespace": NAMESPACE}, "data": {
         "a.yaml": "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: precise-prefix-cache-scorer\n",
         "notes.txt": "nothing"}})
+    cluster.admin.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "short", "namespace": NAMESPACE}, "data": {
+        "picker.yaml": "plugins: [{type: queue-scorer}]\n"}})
     return objects
 
 
@@ -48,6 +50,12 @@ def test_one_file_can_be_named(cluster, objects):
     answer = check(cluster, "--config-map", f"{NAMESPACE}/llama-epp:none.yaml")
     assert answer.returncode == 1
     assert f"configmap {NAMESPACE}/llama-epp has no file none.yaml, but: default-plugins.yaml, payload-agnostic.yaml" in answer.stderr
+
+
+def test_the_only_file_needs_no_kind(cluster, objects):
+    answer = check(cluster, "--config-map", "short")
+    assert answer.returncode == 0 and f"configmap {NAMESPACE}/short, picker.yaml\n" in answer.stdout
+    assert "queue-scorer x 1" in answer.stdout.replace("queue-scorer/", "")
 
 
 def test_what_does_not_load_is_named_with_its_place(cluster, objects):
