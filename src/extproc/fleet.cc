@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "base/strings.h"
@@ -309,16 +308,20 @@ void Fleet::open_ports() {
     closing_.push_back(std::move(it->second));
     it = ports_.erase(it);
   }
+  std::set<uint16_t> missing;
   for (const uint16_t port : wanted) {
     if (ports_.contains(port)) continue;
     auto opened = open_port_(port);
     if (opened.ok()) {
       ports_.emplace(port, *std::move(opened));
-    } else {
-      telemetry::log_error("the port of a pool can't be listened on",
-                           {{"port", port}, {"error", opened.error().message}});
+      continue;
     }
+    missing.insert(port);
+    if (missing_ports_.contains(port)) continue;
+    telemetry::log_error("the port of a pool can't be listened on, it is tried again",
+                         {{"port", port}, {"error", opened.error().message}});
   }
+  missing_ports_ = std::move(missing);
 }
 
 // It has been deleted long enough.
@@ -361,7 +364,8 @@ bool Fleet::look_after() {
     server->stop();
     return true;
   });
-  under_way |= !leaving_.empty() || !closing_.empty();
+  if (!missing_ports_.empty()) open_ports();
+  under_way |= !leaving_.empty() || !closing_.empty() || !missing_ports_.empty();
   if (listed_ && !settled_) {
     const bool all = std::all_of(members_.begin(), members_.end(), [&](const auto& entry) {
       const Member& member = *entry.second;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,7 +43,8 @@ struct FleetOptions {
   // 0: none.
   uint16_t first_port = 0;
   uint16_t last_port = 0;
-  Duration look = std::chrono::milliseconds(100);  // how often it is looked whether a pool may go
+  // How often it is looked whether a pool may go, and tried to listen on a port that was not to be had.
+  Duration look = std::chrono::milliseconds(100);
 };
 
 // The pools of a picker of several: makes, changes and ends them as the cluster tells, on a thread of its
@@ -126,6 +128,7 @@ class Fleet final : public discovery::PoolListener {
   bool listed_ = false;
   std::vector<std::shared_ptr<Member>> leaving_;
   std::map<uint16_t, std::unique_ptr<io::HttpServer>> ports_;
+  std::set<uint16_t> missing_ports_;  // that can't be listened on
   std::vector<std::unique_ptr<io::HttpServer>> closing_;
 
   mutable std::mutex mutex_;  // of what follows and of what members say of themselves

@@ -1,5 +1,6 @@
 """`penstock epp --all-pools`: several InferencePools of a cluster in one picker, as they come and go."""
 import contextlib
+import socket
 
 import h2.exceptions
 import httpx
@@ -233,21 +234,37 @@ def test_a_selector_chooses_pools_and_namespaces_are_told_apart(api, fleet, two)
     assert everywhere.asked(authority="llama-epp.other.svc:9002") == "127.0.0.9:8000"
 
 
+def asked_at(picker, port):
+    """As asked(), at a pool's own port; None where nobody listens."""
+    try:
+        return picker.asked(port=port)
+    except (OSError, h2.exceptions.ProtocolError):
+        return None
+
+
 def test_a_port_of_its_own_is_listened_on_as_long_as_a_pool_names_it(api, fleet, two):
     port = free_port()
     picker = fleet("--pool-ports", str(port))
     picker.has_pools(**two)
     put_pool(api, "qwen", picker_port=port)
-
-    def asked():
-        try:
-            return picker.asked(port=port)
-        except (OSError, h2.exceptions.ProtocolError):
-            return None
-    eventually(lambda: asked() == QWEN, what="a pool's own port")
+    eventually(lambda: asked_at(picker, port) == QWEN, what="a pool's own port")
     assert picker.asked() == FAILED_PRECONDITION
     put_pool(api, "qwen")
-    eventually(lambda: asked() is None, what="the port is closed")
+    eventually(lambda: asked_at(picker, port) is None, what="the port is closed")
+
+
+def test_a_port_that_somebody_else_has_is_listened_on_once_it_is_free(api, fleet, two):
+    port = free_port()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        picker = fleet("--pool-ports", str(port))
+        picker.has_pools(**two)
+        put_pool(api, "qwen", picker_port=port)
+        told = "the port of a pool can't be listened on, it is tried again"
+        eventually(lambda: picker.program.log_lines(told), what="the log says so")
+    eventually(lambda: asked_at(picker, port) == QWEN, what="a pool's own port")
+    assert len(picker.program.log_lines(told)) == 1
 
 
 ROUTES = """            - name: {name}
