@@ -42,7 +42,7 @@ Result<std::vector<ConfigMapFile>> read_config_map(std::string_view which, std::
   for (auto& [key, text] : map->entries) {
     names += (names.empty() ? "" : ", ") + key;
     // The only entry is taken without its kind too, as for a pool.
-    const bool is_config = files.size() == 1 || text.find("EndpointPickerConfig") != std::string::npos;
+    const bool is_config = map->entries.size() == 1 || text.find("EndpointPickerConfig") != std::string::npos;
     if (file.empty() ? !is_config : key != file) continue;
     out.push_back({fmt::format("configmap {}/{}, {}", ns, name, key), std::move(text)});
   }
