@@ -33,6 +33,14 @@ class Helm:
     def example(self, name, chart="penstock-epp", **keywords):
         return self.template(chart, "--values", CHARTS / chart / "ci" / f"{name}-values.yaml", **keywords)
 
+    def notes(self, name, cluster, namespace="team"):
+        """What Helm prints once an example is installed."""
+        values = CHARTS / "penstock-epp" / "ci" / f"{name}-values.yaml"
+        answer = self.run("install", "llama", CHARTS / "penstock-epp", "--values", values, "--namespace", namespace, "--dry-run=client",
+                          "--kubeconfig", cluster)
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout.split("\nNOTES:\n")[1]
+
     def refusal(self, chart, *arguments):
         """What Helm says about values that it doesn't take."""
         answer = self.run("template", "llama", CHARTS / chart, *arguments)

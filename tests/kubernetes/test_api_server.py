@@ -3,7 +3,7 @@ import pytest
 import yaml
 
 from charts import ROOT, example_values
-from control_plane import ApiError
+from control_plane import ADMIN_TOKEN, ApiError
 from schemas import known
 
 CHART = "penstock-epp"
@@ -36,6 +36,17 @@ def test_the_server_takes_every_raw_manifest(plane, variant):
     plane.create_namespace("inference")
     for each in yaml.safe_load_all((ROOT / "deploy/kubernetes" / variant / "penstock.yaml").read_text()):
         plane.admin.apply(each, dry_run=True)
+
+
+@pytest.mark.parametrize("name, says", [
+    ("minimal", "endpoints of InferencePool llama in namespace team."),
+    ("several-pools", "endpoints of the InferencePools in namespace team."),
+    ("pools-everywhere", "endpoints of the InferencePools labelled team=a in all namespaces.")])
+def test_the_notes_say_what_is_picked_among(plane, helm, name, says):
+    notes = helm.notes(name, plane.kubeconfig(ADMIN_TOKEN, "notes"))
+    assert notes.startswith("Penstock picks the " + says)
+    selector = '\n  selector: {"app.kubernetes.io/instance":"llama","app.kubernetes.io/name":"penstock-epp"}\n'
+    assert (selector in notes) == ("InferencePools" in says)
 
 
 def test_a_misspelt_field_is_refused(plane, team):
