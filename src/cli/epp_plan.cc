@@ -17,6 +17,12 @@ namespace penstock::cli {
 
 namespace {
 
+// Whether a flag is on the command line.
+struct Given {
+  const CLI::App& command;
+  bool operator()(const char* flag) const { return command.get_option(flag)->count() != 0; }
+};
+
 // A Kubernetes quantity with an optional B behind it; 0 when empty.
 Result<int64_t> message_size(std::string_view flag, std::string_view text) {
   if (text.empty()) return int64_t{0};
@@ -29,10 +35,11 @@ Result<int64_t> message_size(std::string_view flag, std::string_view text) {
 }
 
 // Of several pools: what else is given has to go with it.
-Status check_pools(const EppFlags& flags) {
+Status check_pools(const EppFlags& flags, const Given& given) {
   if (!flags.many()) {
     if (flags.all_namespaces) return invalid_config("all-namespaces goes with all-pools or pool-selector");
     if (!flags.pool_ports.empty()) return invalid_config("pool-ports goes with all-pools or pool-selector");
+    if (given("--pool-linger")) return invalid_config("pool-linger goes with all-pools or pool-selector");
     return {};
   }
   if (flags.all_pools && !flags.pool_selector.empty())
@@ -167,11 +174,6 @@ Status take_settings(const std::string& path, EppPlan& plan) {
   plan.drain_timeout = settings->drain_timeout;
   return {};
 }
-
-struct Given {
-  const CLI::App& command;
-  bool operator()(const char* flag) const { return command.get_option(flag)->count() != 0; }
-};
 
 // The settings document, and the times that it and flags know.
 Status take_times(const EppFlags& flags, const Given& given, EppPlan& plan) {
@@ -336,7 +338,7 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   EppPlan plan;
   extproc::EppOptions& options = plan.options;
   const Given given{command};
-  for (const auto& check : {check_unsupported(flags), check_pools(flags), check_pool(flags),
+  for (const auto& check : {check_unsupported(flags), check_pools(flags, given), check_pool(flags),
                             check_log_level(flags.zap_log_level)}) {
     if (!check.ok()) return check.error();
   }
