@@ -353,6 +353,7 @@ void KubernetesDiscovery::follow_config(Member& member, const config::InferenceP
   auto reference = config_reference(pool);
   if (!reference.ok()) {
     member.reference.reset();
+    if (member.configs) member.configs->end();
     member.config = PoolConfig{"annotation", std::nullopt, reference.error().message};
     return listener_.config_changed(member.id, *member.config);
   }
