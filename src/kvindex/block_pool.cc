@@ -11,6 +11,13 @@
 
 namespace penstock::kvindex {
 
+namespace {
+
+constexpr unsigned kStepOrder = 9;
+constexpr size_t kStepBytes = BlockPool::kUnitBytes << kStepOrder;
+
+}  // namespace
+
 Mapping::Mapping(Mapping&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
 
@@ -100,22 +107,25 @@ void BlockPool::unlink(Ref ref, unsigned order) {
   bits_[ref / 64] &= ~(uint64_t{1} << (ref % 64));
 }
 
-bool BlockPool::extend() {
-  if (units_end_ >= units_limit_) return false;
+// Makes a free block of at least `order`; false at the limit.
+bool BlockPool::extend(unsigned order) {
+  while (nonempty_ >> order == 0) {
+    if (units_end_ >= units_limit_) return false;
 #ifdef MADV_POPULATE_WRITE
-  // One call instead of a page fault for each page; where the kernel doesn't know it, faults do it.
-  madvise(at<char>(units_end_), kSuperBytes, MADV_POPULATE_WRITE);
+    // One call instead of a page fault for each page; where the kernel doesn't know it, faults do it.
+    madvise(at<char>(units_end_), kStepBytes, MADV_POPULATE_WRITE);
 #endif
-  push(units_end_, kMaxOrder);
-  units_end_ += 1U << kMaxOrder;
-  held_bytes_.fetch_add(kSuperBytes + kSuperBytes / kUnitBytes / 8, std::memory_order_relaxed);
+    const Ref added = units_end_;
+    units_end_ += 1U << kStepOrder;
+    add_free(added, kStepOrder);
+    held_bytes_.fetch_add(kStepBytes + kStepBytes / kUnitBytes / 8, std::memory_order_relaxed);
+  }
   return true;
 }
 
 BlockPool::Ref BlockPool::allocate(unsigned order) {
   assert(order <= kMaxOrder);
-  const uint32_t fitting = nonempty_ >> order;
-  if (fitting == 0 && !extend()) return 0;
+  if (!extend(order)) return 0;
   unsigned from = order + static_cast<unsigned>(std::countr_zero(nonempty_ >> order));
   const Ref ref = free_[from];
   unlink(ref, from);
@@ -132,6 +142,11 @@ void BlockPool::release(Ref ref, unsigned order) {
   assert(ref >= (1U << kMaxOrder) && ref < units_end_ && !is_free(ref));
   used_bytes_.store(used_bytes_.load(std::memory_order_relaxed) - (kUnitBytes << order),
                     std::memory_order_relaxed);
+  add_free(ref, order);
+}
+
+// Joins the block with its buddy as long as that is free too.
+void BlockPool::add_free(Ref ref, unsigned order) {
   while (order < kMaxOrder) {
     const Ref buddy = ref ^ (1U << order);
     if (!is_free(buddy) || at<FreeBlock>(buddy)->order != order) break;

@@ -44,8 +44,9 @@ class Mapping {
 
 // Memory of the prefix index: blocks of 32 B << order from one growing region, in the manner of a buddy
 // allocator, so that what long runs gave back serves short ones and the reverse. Memory is never unmapped
-// while the pool lives: a reader that follows a stale reference sees other data, not a fault. Allocation
-// and release belong to one writer; at() may be called from anywhere.
+// while the pool lives: a reader that follows a stale reference sees other data, not a fault. The region
+// grows by 16 KiB at a time, so that no allocation but one larger than that waits for more than four pages of
+// the system. Allocation and release belong to one writer; at() may be called from anywhere.
 class BlockPool {
  public:
   // Unit number of a block; 0: none.
@@ -90,7 +91,8 @@ class BlockPool {
   BlockPool(Mapping region, Mapping bits, uint32_t units_limit);
   void push(Ref ref, unsigned order);
   void unlink(Ref ref, unsigned order);
-  bool extend();
+  void add_free(Ref ref, unsigned order);
+  bool extend(unsigned order);
   bool is_free(Ref ref) const { return (bits_[ref / 64] >> (ref % 64)) & 1; }
 
   Mapping region_;

@@ -32,6 +32,28 @@ TEST(BlockPool, TakesNoMemoryBeforeTheFirstBlockAndNeverMoreThanItsLimit) {
   EXPECT_EQ(pool.room_bytes(), 0U);
 }
 
+TEST(BlockPool, GrowsByFourPagesAtATimeAndPiecesNotUsedJoin) {
+  BlockPool pool = make_pool(size_t{1} << 20U);
+  constexpr size_t kPages = size_t{16} << 10U;
+  constexpr size_t kBits = kPages / BlockPool::kUnitBytes / 8;
+  const BlockPool::Ref small = pool.allocate(0);
+  EXPECT_EQ(pool.held_bytes(), kPages + kBits);
+  // The rest of the first piece, and no more, serves what fits there.
+  EXPECT_NE(pool.allocate(8), 0U);
+  EXPECT_EQ(pool.held_bytes(), kPages + kBits);
+  // What is larger than a piece takes as many as it needs to lie at a multiple of its size.
+  const BlockPool::Ref large = pool.allocate(BlockPool::kMaxOrder);
+  EXPECT_EQ(large % (1U << BlockPool::kMaxOrder), 0U);
+  EXPECT_EQ(pool.held_bytes(), 4 * (kPages + kBits));
+  // The piece that was passed over is there for the next.
+  EXPECT_NE(pool.allocate(9), 0U);
+  EXPECT_EQ(pool.held_bytes(), 4 * (kPages + kBits));
+  pool.release(small, 0);
+  pool.release(large, BlockPool::kMaxOrder);
+  EXPECT_NE(pool.allocate(BlockPool::kMaxOrder), 0U);
+  EXPECT_EQ(pool.held_bytes(), 4 * (kPages + kBits));
+}
+
 TEST(BlockPool, WhatSmallBlocksGaveBackServesLargeOnes) {
   BlockPool pool = make_pool(size_t{1} << 20U);
   std::vector<BlockPool::Ref> small;

@@ -15,9 +15,9 @@ InsertQueue::InsertQueue(Mapping ring, size_t bytes)
   assert(words_ > kHeaderWords);
 }
 
-bool InsertQueue::lock_within(int spins) {
-  for (int i = 0; i < spins; ++i) {
-    if (!busy_.load(std::memory_order_relaxed) && !busy_.exchange(true, std::memory_order_acquire))
+bool InsertQueue::lock_pushing() {
+  for (int i = 0; i < kSpins; ++i) {
+    if (!pushing_.load(std::memory_order_relaxed) && !pushing_.exchange(true, std::memory_order_acquire))
       return true;
     spin_pause();
   }
@@ -38,46 +38,34 @@ void InsertQueue::read(size_t at, std::span<uint64_t> words) const {
   std::copy_n(ring_, words.size() - first, words.data() + first);
 }
 
-void InsertQueue::drop_oldest() {
-  head_ += kHeaderWords + ring_[head_ % words_];
-}
-
-InsertQueue::Push InsertQueue::push(const Header& header, std::span<const uint64_t> hashes) {
+bool InsertQueue::push(const Header& header, std::span<const uint64_t> hashes) {
+  if (!lock_pushing()) return false;
+  const size_t tail = tail_.load(std::memory_order_relaxed);
   const size_t needed = kHeaderWords + hashes.size();
-  Push result;
-  if (needed > words_ || !lock_within(kSpins)) {
-    result.dropped = 1;
-    return result;
+  const bool fits = needed <= words_ - (tail - head_.load(std::memory_order_acquire));
+  if (fits) {
+    const std::array<uint64_t, kHeaderWords> packed{
+        hashes.size(), header.owner, (static_cast<uint64_t>(header.capacity_blocks) << 16U) | header.slot};
+    write(tail, packed);
+    write(tail + kHeaderWords, hashes);
+    tail_.store(tail + needed, std::memory_order_release);
   }
-  while (words_ - (tail_ - head_) < needed) {
-    drop_oldest();
-    ++result.dropped;
-  }
-  const std::array<uint64_t, kHeaderWords> packed{
-      hashes.size(), header.owner, (static_cast<uint64_t>(header.capacity_blocks) << 16U) | header.slot};
-  write(tail_, packed);
-  write(tail_ + kHeaderWords, hashes);
-  tail_ += needed;
-  unlock();
-  result.queued = true;
-  return result;
+  pushing_.store(false, std::memory_order_release);
+  return fits;
 }
 
 bool InsertQueue::pop(Header& header, std::vector<uint64_t>& hashes) {
-  if (!lock_within(kSpins)) return false;
-  const bool any = head_ != tail_;
-  if (any) {
-    std::array<uint64_t, kHeaderWords> packed{};
-    read(head_, packed);
-    header.owner = packed[1];
-    header.capacity_blocks = static_cast<uint32_t>(packed[2] >> 16U);
-    header.slot = static_cast<EndpointSlot>(packed[2] & 0xFFFFU);
-    hashes.resize(packed[0]);
-    read(head_ + kHeaderWords, hashes);
-    head_ += kHeaderWords + packed[0];
-  }
-  unlock();
-  return any;
+  const size_t head = head_.load(std::memory_order_relaxed);
+  if (head == tail_.load(std::memory_order_acquire)) return false;
+  std::array<uint64_t, kHeaderWords> packed{};
+  read(head, packed);
+  header.owner = packed[1];
+  header.capacity_blocks = static_cast<uint32_t>(packed[2] >> 16U);
+  header.slot = static_cast<EndpointSlot>(packed[2] & 0xFFFFU);
+  hashes.resize(packed[0]);
+  read(head + kHeaderWords, hashes);
+  head_.store(head + kHeaderWords + packed[0], std::memory_order_release);
+  return true;
 }
 
 }  // namespace penstock::kvindex

@@ -71,7 +71,7 @@ class PrefixIndex {
     size_t queue_bytes = 128 * 1024;       // of each
     // Segments that one insert or set_capacity() may evict beyond what the insert itself adds; the rest
     // goes with later inserts. Bounds the time the writer's lock is held.
-    size_t eviction_slice = 256;
+    size_t eviction_slice = 64;
     uint64_t secret = 0;  // places hashes in the table; 0: drawn at random
   };
 
@@ -85,7 +85,7 @@ class PrefixIndex {
 
   struct InsertOutcome {
     bool queued = false;   // left for the lock's holder
-    uint32_t dropped = 0;  // inserts lost because a queue was full
+    bool dropped = false;  // lost, because the queue had no room
   };
 
   struct Stats {
@@ -165,7 +165,7 @@ class PrefixIndex {
   void unlock() { writer_busy_.store(false, std::memory_order_release); }
   void drain_locked(size_t work);
   void help();
-  void apply(const Insert& insert, std::span<const uint64_t> hashes);
+  size_t apply(const Insert& insert, std::span<const uint64_t> hashes);
   void walk(std::span<const uint64_t> hashes);
   size_t path_blocks() const;
   bool secure_memory(EndpointSlot slot, std::span<const uint64_t> hashes);
@@ -185,7 +185,7 @@ class PrefixIndex {
   void trim(Ref node);
   void release_run(Ref node);
   uint32_t evict_tail(EndpointSlot slot, uint32_t blocks);
-  void evict_to_capacity(EndpointSlot slot, size_t segments);
+  size_t evict_to_capacity(EndpointSlot slot, size_t segments);
   bool evict_oldest(size_t blocks);
   Ref make_segment(Ref node, EndpointSlot slot, uint32_t begin, uint32_t end);
   void push_newest(EndpointSlot slot, Ref segment);

@@ -259,49 +259,64 @@ BENCHMARK(PrefixTouch)->Arg(0)->Arg(1)->ArgName("share");
 
 // The longest an insert keeps its thread busy while another thread inserts too and everything grows from
 // empty: nobody waits for the writer, nothing is rebuilt in one go. CPU time, which counts the kernel's
-// interrupts too: us_worst_idle is the longest of as many measurements of about 1 µs of arithmetic, so what
-// us_worst is above that is the index.
+// interrupts too: idle is the longest of as many measurements of arithmetic that takes as long as an insert
+// does at the median, so what an insert takes above that is the index. us_worst is the longest of all rounds,
+// us_round the median of the rounds' longest, which one interrupt can't decide.
 void PrefixTwoWritersStall(benchmark::State& state) {
   std::vector<double> all;
-  double worst_idle = 0;
+  std::vector<double> rounds;
+  std::vector<double> idle_rounds;
   uint64_t queued = 0;
   uint64_t dropped = 0;
+  const std::vector<Hashes> prompts = make_prompts(Shape::kUniq);
   for (auto _ : state) {
     PrefixIndex::Options options;
     options.queues = 2;
     options.capacity_blocks = 1U << 20U;
     const auto index = std::move(PrefixIndex::create(options)).value();
-    const std::vector<Hashes> prompts = make_prompts(Shape::kUniq);
     std::atomic<bool> stop{false};
     std::thread other([&] {
       for (uint64_t i = 0; !stop.load(std::memory_order_relaxed); ++i)
         index->insert({1}, prompts[(i * 7) % kPrompts]);
     });
+    std::vector<double> round;
     for (size_t p = 0; p < prompts.size(); ++p) {
       const double begin = thread_cpu_us();
       const auto outcome = index->insert({0}, prompts[p]);
-      all.push_back(thread_cpu_us() - begin);
+      round.push_back(thread_cpu_us() - begin);
       queued += outcome.queued ? 1 : 0;
-      dropped += outcome.dropped;
+      dropped += outcome.dropped ? 1 : 0;
     }
+    all.insert(all.end(), round.begin(), round.end());
+    std::sort(round.begin(), round.end());
+    rounds.push_back(round.back());
+    const double typical = round[round.size() / 2];
+    double worst_idle = 0;
     for (size_t p = 0; p < prompts.size(); ++p) {
       const double begin = thread_cpu_us();
       uint64_t x = p;
-      for (size_t i = 0; i < 600; ++i) benchmark::DoNotOptimize(x = x * 6364136223846793005U + 1);
-      worst_idle = std::max(worst_idle, thread_cpu_us() - begin);
+      double took = 0;
+      while (took < typical) {
+        for (size_t i = 0; i < 100; ++i) benchmark::DoNotOptimize(x = x * 6364136223846793005U + 1);
+        took = thread_cpu_us() - begin;
+      }
+      worst_idle = std::max(worst_idle, took);
     }
+    idle_rounds.push_back(worst_idle);
     stop = true;
     other.join();
   }
-  std::sort(all.begin(), all.end());
+  for (std::vector<double>* sorted : {&all, &rounds, &idle_rounds}) std::sort(sorted->begin(), sorted->end());
   state.counters["us_worst"] = all.back();
-  state.counters["us_worst_idle"] = worst_idle;
+  state.counters["us_round"] = rounds[rounds.size() / 2];
+  state.counters["us_worst_idle"] = idle_rounds.back();
+  state.counters["us_round_idle"] = idle_rounds[idle_rounds.size() / 2];
   state.counters["us_p999"] = all[all.size() - 1 - all.size() / 1000];
   state.counters["us_p50"] = all[all.size() / 2];
   state.counters["queued"] = static_cast<double>(queued);
   state.counters["dropped"] = static_cast<double>(dropped);
 }
-BENCHMARK(PrefixTwoWritersStall)->Iterations(3)->Unit(benchmark::kMillisecond);
+BENCHMARK(PrefixTwoWritersStall)->Iterations(9)->Unit(benchmark::kMillisecond);
 
 // The longest insert of a growth from empty that is the code's own: one thread does the same inserts into a
 // fresh index again and again, and the least time of each is without what the machine did meanwhile. Page

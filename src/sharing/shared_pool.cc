@@ -77,9 +77,8 @@ void SharedPool::entered(std::string_view producer, const Endpoint& endpoint, ui
   const io::Loop* loop = io::Loop::current();
   kvindex::InsertQueue& queue = *queues_[loop == nullptr ? 0 : loop->index() % queues_.size()];
   const uint64_t place = place_key(endpoint_key(endpoint.host_port), producer);
-  const auto pushed =
-      queue.push({place, block_size_tokens, 0}, hashes.first(std::min(hashes.size(), kMaxPromptBlocks)));
-  if (pushed.dropped != 0) dropped_.add(pushed.dropped);
+  if (!queue.push({place, block_size_tokens, 0}, hashes.first(std::min(hashes.size(), kMaxPromptBlocks))))
+    dropped_.add();
 }
 
 // --- membership ------------------------------------------------------------------------------------------

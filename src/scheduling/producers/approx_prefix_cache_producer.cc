@@ -353,7 +353,7 @@ void ApproxPrefixCacheProducer::insert(const Endpoint& endpoint, uint32_t block_
   if (named_[endpoint.slot].load(std::memory_order_acquire) != endpoint.live.get()) remember_name(endpoint);
   const auto outcome =
       index_->insert({endpoint.slot, identity(endpoint), capacity_of(endpoint.slot, block_size)}, hashes);
-  if (outcome.dropped != 0) dropped_.add(outcome.dropped);
+  if (outcome.dropped) dropped_.add();
 }
 
 // Before any engine told its block size, and before a request came, all sizes are taken: those that turn out
