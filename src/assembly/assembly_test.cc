@@ -5,6 +5,7 @@
 
 #include "assembly/assembly_testing.h"
 #include "assembly/check.h"
+#include "base/source_path_testing.h"
 #include "scheduling/producers/approx_prefix_cache_producer.h"
 
 namespace penstock::assembly {
@@ -81,7 +82,7 @@ TEST_F(AssemblyTest, TheMinimalConfigurationHasTheReferencesEffectiveForm) {
 }
 
 TEST_F(AssemblyTest, TheSeedConfigurationLoadsAndKeepsItsParameters) {
-  std::ifstream file(PENSTOCK_SOURCE_DIR "/deploy/examples/epp-seed.yaml");
+  std::ifstream file(source_path("deploy/examples/epp-seed.yaml"));
   std::stringstream text;
   text << file.rdbuf();
   const Assembly a = assembled(text.str());

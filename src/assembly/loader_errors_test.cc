@@ -1,4 +1,5 @@
 #include "assembly/assembly_testing.h"
+#include "base/source_path_testing.h"
 #include "config/files.h"
 #include "config/node.h"
 
@@ -11,7 +12,7 @@ using testing::EndsWith;
 class LoaderErrorsTest : public AssemblyTest {};
 
 TEST_F(LoaderErrorsTest, NamePluginFieldAndLine) {
-  const std::string path = PENSTOCK_SOURCE_DIR "/tests/vectors/loader-errors.yaml";
+  const std::string path = source_path("tests/vectors/loader-errors.yaml");
   const auto text = config::read_file(path, 1 << 20);
   ASSERT_TRUE(text.ok());
   const auto document = config::parse_document(*text, path);

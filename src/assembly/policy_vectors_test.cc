@@ -8,13 +8,14 @@
 #include "assembly/assembly.h"
 #include "assembly/known_types.h"
 #include "assembly/policy_vectors/bench_testing.h"
+#include "base/source_path_testing.h"
 #include "config/files.h"
 
 namespace penstock::assembly::vectors {
 namespace {
 
 std::filesystem::path folder() {
-  return std::filesystem::path(PENSTOCK_SOURCE_DIR) / "tests/vectors/policies";
+  return source_path("tests/vectors/policies");
 }
 
 std::vector<std::filesystem::path> files() {

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "assembly/assembly_testing.h"
+#include "base/source_path_testing.h"
 
 namespace penstock::assembly {
 namespace {
@@ -20,7 +21,7 @@ std::string text_of(const std::filesystem::path& path) {
 TEST_F(AssemblyTest, EverySampleConfigurationHasItsEffectiveForm) {
   options_.allow_experimental = true;
   size_t samples = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(PENSTOCK_SOURCE_DIR "/tests/vectors/config")) {
+  for (const auto& entry : std::filesystem::directory_iterator(source_path("tests/vectors/config"))) {
     std::filesystem::path path = entry.path();
     if (path.extension() != ".yaml") continue;
     ++samples;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "base/source_path_testing.h"
 #include "config/api_keys.h"
 #include "config/endpoints_file.h"
 #include "config/manifests.h"
@@ -8,7 +9,7 @@
 namespace penstock::config {
 namespace {
 
-const std::string kExamples = PENSTOCK_SOURCE_DIR "/deploy/examples";
+const std::string kExamples = source_path("deploy/examples");
 
 TEST(Examples, LoadWithoutWarningsAndBelongTogether) {
   auto settings = load_settings(kExamples + "/settings.yaml");

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "base/source_path_testing.h"
 #include "kubernetes/pod.h"
 #include "kubernetes/store.h"
 #include "kubernetes/watch_decoder.h"
@@ -18,7 +19,7 @@ constexpr int kPods = 5000;
 
 // A recorded pod with what others of a real cluster have more of, as one line: about 8 KB.
 std::string pod_line() {
-  std::ifstream file(std::string(PENSTOCK_SOURCE_DIR) + "/tests/vectors/kubernetes/list-pods-ready.http");
+  std::ifstream file(source_path("tests/vectors/kubernetes/list-pods-ready.http"));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   JsonDocument document;
   const auto list = document.parse(std::string_view(text).substr(text.find("\n{")));

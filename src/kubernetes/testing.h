@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/source_path_testing.h"
 #include "base/strings.h"
 #include "io/http_server.h"
 #include "io/loop.h"
@@ -24,8 +25,7 @@
 namespace penstock::kubernetes::testing {
 
 inline std::string vector_text(const std::string& name) {
-  std::ifstream file(std::string(PENSTOCK_SOURCE_DIR) + "/tests/vectors/kubernetes/" + name,
-                     std::ios::binary);
+  std::ifstream file(source_path("tests/vectors/kubernetes/") + name, std::ios::binary);
   EXPECT_TRUE(file.good()) << name;
   return {std::istreambuf_iterator<char>(file), {}};
 }

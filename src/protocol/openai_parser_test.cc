@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/hash.h"
+#include "base/source_path_testing.h"
 #include "protocol/testing.h"
 
 namespace penstock::protocol {
@@ -318,7 +319,7 @@ TEST_F(OpenAi, AResponseIsStoredUnlessTheClientSaysNo) {
 }
 
 TEST_F(OpenAi, ReadsEveryRecordedRequestThatTheEngineAccepted) {
-  const std::string root = std::string(PENSTOCK_SOURCE_DIR) + "/tests/vectors/vllm-0.32.0/";
+  const std::string root = source_path("tests/vectors/vllm-0.32.0/");
   size_t read = 0;
   for (const char* folder : {"http", "http-extra"}) {
     for (const auto& entry : std::filesystem::directory_iterator(root + folder)) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/random.h"
+#include "base/source_path_testing.h"
 #include "protocol/testing.h"
 
 namespace penstock::protocol {
@@ -384,7 +385,7 @@ TEST(ResponseReader, NoticesAnErrorInsideAStream) {
 TEST(ResponseReader, ReadsEveryRecordedAnswerAndRestoresItsModel) {
   size_t with_usage = 0;
   size_t restored = 0;
-  const std::string root = std::string(PENSTOCK_SOURCE_DIR) + "/tests/vectors/vllm-0.32.0/";
+  const std::string root = source_path("tests/vectors/vllm-0.32.0/");
   for (const char* folder : {"http", "http-extra"}) {
     for (const auto& entry : std::filesystem::directory_iterator(root + folder)) {
       if (entry.path().extension() != ".response") continue;
@@ -417,8 +418,8 @@ TEST(ResponseReader, ReadsEveryRecordedAnswerAndRestoresItsModel) {
 }
 
 TEST(ResponseReader, TheRecordedStreamWithUsageHasItsCounts) {
-  const RecordedMessage message = read_recorded(std::string(PENSTOCK_SOURCE_DIR) +
-                                                "/tests/vectors/vllm-0.32.0/http/chat_stream_usage.response");
+  const RecordedMessage message =
+      read_recorded(source_path("tests/vectors/vllm-0.32.0/http/chat_stream_usage.response"));
   size_t next = 0;
   const Read read = read_in_pieces(message.body, plain(ApiKind::kChatCompletions), kSse,
                                    [&] { return message.chunks[next++].size(); });

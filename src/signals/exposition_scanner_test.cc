@@ -1,4 +1,5 @@
 #include "signals/exposition_scanner.h"
+#include "base/source_path_testing.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,8 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 std::string read_vector(const std::string& name) {
-  std::ifstream in(std::string(PENSTOCK_SOURCE_DIR) + "/tests/vectors/vllm-0.32.0/metrics/" + name,
-                   std::ios::binary);
+  std::ifstream in(source_path("tests/vectors/vllm-0.32.0/metrics/") + name, std::ios::binary);
   EXPECT_TRUE(in) << name;
   std::stringstream text;
   text << in.rdbuf();

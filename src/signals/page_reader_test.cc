@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/hash.h"
+#include "base/source_path_testing.h"
 
 namespace penstock::signals {
 namespace {
@@ -21,8 +22,7 @@ using Found = Reading::Found;
 constexpr TimePoint kStart{std::chrono::seconds(1000)};
 
 std::string read_vector(const std::string& name) {
-  std::ifstream in(std::string(PENSTOCK_SOURCE_DIR) + "/tests/vectors/vllm-0.32.0/metrics/" + name,
-                   std::ios::binary);
+  std::ifstream in(source_path("tests/vectors/vllm-0.32.0/metrics/") + name, std::ios::binary);
   EXPECT_TRUE(in) << name;
   std::stringstream text;
   text << in.rdbuf();

@@ -2,13 +2,13 @@
 
 #include <sys/resource.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <future>
 #include <sstream>
 #include <string>
 #include <thread>
 
+#include "base/source_path_testing.h"
 #include "io/http_server.h"
 #include "signals/page_reader.h"
 #include "signals/scraper.h"
@@ -20,10 +20,7 @@ namespace penstock::signals {
 namespace {
 
 std::string page() {
-  const char* root = std::getenv("PENSTOCK_SOURCE_DIR");
-  std::ifstream in(
-      std::string(root == nullptr ? "." : root) + "/tests/vectors/vllm-0.32.0/metrics/after_load.txt",
-      std::ios::binary);
+  std::ifstream in(source_path("tests/vectors/vllm-0.32.0/metrics/after_load.txt"), std::ios::binary);
   std::stringstream text;
   text << in.rdbuf();
   return text.str();
@@ -32,7 +29,7 @@ std::string page() {
 // The recorded vLLM page in pieces of 16 KiB, as a socket gives it.
 void ScanPage(benchmark::State& state) {
   const std::string text = page();
-  if (text.empty()) return state.SkipWithError("run in the source folder");
+  if (text.empty()) return state.SkipWithError("the recorded page is not where this was built from");
   const CompiledEngines engines(
       EngineTable::build({}, kDefaultEngine, kEngineLabel, SeriesMode::kCompatible).value());
   PageReader reader(engines);
@@ -117,7 +114,7 @@ double cpu_seconds_of(io::Loop& loop) {
 void ScrapeHundredEndpoints(benchmark::State& state) {
   constexpr int kEndpoints = 100;
   const std::string text = page();
-  if (text.empty()) return state.SkipWithError("run in the source folder");
+  if (text.empty()) return state.SkipWithError("the recorded page is not where this was built from");
   io::LoopGroup engine_loops(1);
   io::HttpServer server(engine_loops, io::HttpServerOptions{},
                         io::HttpServer::handler_of([&text](io::HttpExchange& exchange) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/source_path_testing.h"
 #include "simulator/recorded_exchange.h"
 
 namespace penstock::simulator {
@@ -67,8 +68,8 @@ EngineModel::Options recorded_engine() {
 }
 
 TEST(MetricsPage, ShowsTheRealEnginesFamiliesWithTheirHelpTypesLabelsAndOrder) {
-  const std::string recorded = recorded::read_file(std::string(PENSTOCK_SOURCE_DIR) +
-                                                   "/tests/vectors/vllm-0.32.0/metrics/under_load.txt");
+  const std::string recorded =
+      recorded::read_file(source_path("tests/vectors/vllm-0.32.0/metrics/under_load.txt"));
   ASSERT_FALSE(recorded.empty());
   EngineModel model(recorded_engine());
   model.add_adapter("alpha");

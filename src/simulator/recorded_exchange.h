@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/source_path_testing.h"
 #include "base/strings.h"
 
 namespace penstock::simulator::recorded {
@@ -39,7 +40,7 @@ inline std::string join_chunks(std::string_view framed) {
 
 // `name` as in tests/vectors/vllm-0.32.0: "http/chat".
 inline Exchange load(const std::string& name) {
-  const std::string base = std::string(PENSTOCK_SOURCE_DIR) + "/tests/vectors/vllm-0.32.0/" + name;
+  const std::string base = source_path("tests/vectors/vllm-0.32.0/") + name;
   Exchange out;
   const std::string request = read_file(base + ".request");
   const size_t request_end = request.find("\r\n\r\n");

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/source_path_testing.h"
 #include "base/strings.h"
 #include "simulator/recorded_exchange.h"
 
@@ -227,7 +228,7 @@ TEST_P(Recorded, RequestsAreAnsweredInTheRealEnginesShape) {
   options.enable_prompt_tokens_details = true;
   options.enable_request_id_headers = true;
   start(options);
-  const std::string base = std::string(PENSTOCK_SOURCE_DIR) + "/tests/vectors/vllm-0.32.0/http/" + GetParam();
+  const std::string base = source_path("tests/vectors/vllm-0.32.0/http/") + GetParam();
   const std::string request = recorded::read_file(base + ".request");
   const Answer real = answer_of(recorded::read_file(base + ".response"));
   Client client(port());
@@ -311,8 +312,8 @@ TEST_F(SimEngineTest, AFullQueueAnswers503InTheRealEnginesWords) {
   busy.receive_until("data: ");
   const Answer refused = chat();
   EXPECT_EQ(refused.status, 503);
-  const Answer real = answer_of(recorded::read_file(
-      std::string(PENSTOCK_SOURCE_DIR) + "/tests/vectors/vllm-0.32.0/http-extra/queue_full.response"));
+  const Answer real =
+      answer_of(recorded::read_file(source_path("tests/vectors/vllm-0.32.0/http-extra/queue_full.response")));
   EXPECT_EQ(refused.body, real.body);
   EXPECT_NE(
       call("GET", "/metrics")

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "base/source_path_testing.h"
 #include "simulator/fleet/fleet.h"
 #include "simulator/fleet/trace_file.h"
 
@@ -62,8 +63,7 @@ inline double shared_lru_hit_ratio(const Workload& workload, uint32_t blocks) {
 }
 
 inline Workload trace_of_vectors(std::string_view name, bool spread = false) {
-  auto trace =
-      read_trace(std::string(PENSTOCK_SOURCE_DIR) + "/tests/vectors/traces/" + std::string(name), spread);
+  auto trace = read_trace(source_path("tests/vectors/traces/") + std::string(name), spread);
   EXPECT_TRUE(trace.ok()) << trace.error().message;
   return trace.ok() ? std::move(trace).value() : Workload{};
 }
