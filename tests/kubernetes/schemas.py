@@ -6,15 +6,13 @@ import pathlib
 import jsonschema
 import yaml
 
-from control_plane import ROOT, TOOLS
+from charts import LOADER
+from control_plane import TOOLS
+from harness import ROOT
 
 
 def missing():
     return [] if (TOOLS / "swagger.json").exists() and (TOOLS / "crds/key").exists() else ["swagger.json", "crds"]
-
-
-# The C loader where it is there: resource definitions are long.
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def closed(schema):
@@ -33,10 +31,6 @@ def closed(schema):
 
 
 class Schemas:
-    # Kinds of other projects that a cluster has when it has these projects.
-    UNKNOWN = {("monitoring.coreos.com", "ServiceMonitor"), ("keda.sh", "ScaledObject"),
-               ("networking.istio.io", "DestinationRule"), ("kustomize.config.k8s.io", "Kustomization")}
-
     def __init__(self):
         definitions = json.loads((TOOLS / "swagger.json").read_text())["definitions"]
         quantity = "io.k8s.apimachinery.pkg.api.resource.Quantity"
@@ -51,21 +45,12 @@ class Schemas:
             spec = yaml.load(pathlib.Path(file).read_text(), LOADER)["spec"]
             for version in spec["versions"]:
                 schema = version["schema"]["openAPIV3Schema"]
-                schema["properties"].pop("metadata", None)
+                # Of every kind, whether a definition says so or not.
+                schema["properties"].update(apiVersion={"type": "string"}, kind={"type": "string"}, metadata={"type": "object"})
                 self.of[spec["group"], version["name"], spec["names"]["kind"]] = closed(schema)
 
     def errors(self, thing):
-        """Where an object breaks its kind's schema; None for a kind of UNKNOWN."""
+        """Where an object breaks its kind's schema."""
         group, _, version = thing["apiVersion"].rpartition("/")
-        if (group, thing["kind"]) in self.UNKNOWN:
-            return None
-        schema = self.of[group, version, thing["kind"]]
-        if "$ref" not in schema:
-            thing = {key: value for key, value in thing.items() if key != "metadata"}
-        found = jsonschema.Draft7Validator(schema).iter_errors(thing)
+        found = jsonschema.Draft7Validator(self.of[group, version, thing["kind"]]).iter_errors(thing)
         return [f"{thing['kind']}: {'.'.join(map(str, e.absolute_path))}: {e.message}" for e in found]
-
-
-def known(objects):
-    """Those whose kinds an API server with these definitions serves."""
-    return [o for o in objects if (o["apiVersion"].rpartition("/")[0], o["kind"]) not in Schemas.UNKNOWN]

@@ -1,10 +1,12 @@
 """The charts' objects on a real API server with RBAC: whether it takes them, and what the picker's account may do."""
+import re
+
 import pytest
 import yaml
 
-from charts import ROOT, example_values
+from charts import EachKeyOnce, example_values, of_other_projects
 from control_plane import ADMIN_TOKEN, ApiError
-from schemas import known
+from harness import ROOT
 
 CHART = "penstock-epp"
 
@@ -17,24 +19,40 @@ def team(plane):
 
 @pytest.fixture(scope="module")
 def installed(plane, helm):
-    """The example with everything but what needs other projects, really applied, and the picker as its account."""
+    """The example with everything, really applied, and the picker as its account."""
     plane.create_namespace("installed")
-    objects = known(helm.example("everything", namespace="installed"))
-    for each in objects:
+    for each in helm.example("everything", namespace="installed"):
         plane.admin.apply(each)
     return plane.api(plane.token_of("installed", "llama-epp"))
 
 
 @pytest.mark.parametrize("chart, file", example_values(), ids=lambda v: getattr(v, "stem", v))
 def test_the_server_takes_every_object_of_every_example(plane, helm, team, chart, file):
-    for each in known(helm.template(chart, "--values", file)):
+    for each in helm.template(chart, "--values", file):
         plane.admin.apply(each, dry_run=True)
+
+
+@pytest.mark.parametrize("kind, values", of_other_projects())
+def test_the_server_takes_objects_of_other_projects_however_they_are_asked_for(plane, helm, team, kind, values):
+    made, = [each for each in helm.template(CHART, "--set-json", values) if each["kind"] == kind]
+    plane.admin.apply(made, dry_run=True)
 
 
 @pytest.mark.parametrize("variant", ["gateway", "standalone"])
 def test_the_server_takes_every_raw_manifest(plane, variant):
     plane.create_namespace("inference")
     for each in yaml.safe_load_all((ROOT / "deploy/kubernetes" / variant / "penstock.yaml").read_text()):
+        plane.admin.apply(each, dry_run=True)
+
+
+def test_the_server_takes_every_object_of_the_docs(plane):
+    plane.create_namespace("inference")
+    text = (ROOT / "docs/kubernetes.md").read_text()
+    blocks = re.findall(r"(?ms)^kubectl .*? -f - <<EOF\n(.*?)^EOF$", text) + re.findall(r"(?ms)^```\n(apiVersion: .*?)^```$", text)
+    objects = [each for block in blocks for each in yaml.load_all(block, EachKeyOnce)]
+    assert {each["kind"] for each in objects} == {"InferencePool", "ConfigMap", "Service"}
+    for each in objects:
+        each["metadata"]["namespace"] = "inference"
         plane.admin.apply(each, dry_run=True)
 
 

@@ -12,7 +12,6 @@ from charts import many_programs
 from control_plane import ADMIN_TOKEN, running_plane
 from node import Clients, Gateway, Kubelet
 from redis_server import Redis
-from schemas import known
 from workload import CHAT, LABELS, SECONDS, Workload, port_free_on
 
 pytestmark = many_programs
@@ -75,7 +74,7 @@ class Site(Workload):
             **router}}
         file = self.folder / f"{release}-values.yaml"
         file.write_text(yaml.safe_dump(values))
-        self.releases[release] = known(self.helm.template("penstock-epp", "--values", file, release=release, namespace=self.namespace))
+        self.releases[release] = self.helm.template("penstock-epp", "--values", file, release=release, namespace=self.namespace)
         for each in self.releases[release]:
             self.cluster.admin.apply(each)
 

