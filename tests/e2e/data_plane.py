@@ -7,7 +7,7 @@ import httpx
 
 import extproc_messages as messages
 from grpc_client import Connection
-from harness import ROOT, Exposition, Program, eventually, free_port
+from harness import ROOT, Exposition, Program, Proxy, eventually, free_port
 
 SHIPPED = ROOT / "deploy" / "envoy"
 
@@ -102,7 +102,7 @@ class Picker(Exposition):
         return self.metric_sum("llm_d_epp_request_running") + self.metric_sum("llm_d_epp_inflight_requests")
 
 
-class Envoy:
+class Envoy(Proxy):
     """Envoy by a shipped file; ports are filled in, `changes` are (old, new) pieces of its text."""
 
     def __init__(self, folder, file, picker_port, health_port, engine_ports=(), workers=1, changes=()):
@@ -123,17 +123,6 @@ class Envoy:
                                "-l", "warn", binary=envoy_binary())
         with self.program.stopped_on_failure():
             self.program.wait_for_http(f"{self.admin}/ready")
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def admin(self):
-        return f"http://127.0.0.1:{self.admin_port}"
-
-    def post(self, path, body=None, timeout=20, **keywords):
-        return httpx.post(self.url + path, json=body, timeout=timeout, **keywords)
 
     def stats(self):
         """Counters of the ext_proc filter, by their last name."""

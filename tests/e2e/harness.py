@@ -179,14 +179,8 @@ class Exposition:
         return total
 
 
-class Gateway(Exposition):
-    def __init__(self, log, *arguments, model_servers=(), env=None, ready=True):
-        self.port, self.admin_port = free_port(), free_port()
-        servers = [part for url in model_servers for part in ("--model-server", url)]
-        self.program = Program(log, "serve", "--listen", f"127.0.0.1:{self.port}", "--admin",
-                               f"127.0.0.1:{self.admin_port}", *servers, *arguments, env=env)
-        with self.program.stopped_on_failure():
-            self.program.wait_for_http(f"{self.admin}/{'readyz' if ready else 'healthz'}")
+class Proxy:
+    """Clients reach it at `self.port`, operators at `self.admin_port`."""
 
     @property
     def url(self):
@@ -198,6 +192,16 @@ class Gateway(Exposition):
 
     def post(self, path, body=None, timeout=20, **keywords):
         return httpx.post(self.url + path, json=body, timeout=timeout, **keywords)
+
+
+class Gateway(Proxy, Exposition):
+    def __init__(self, log, *arguments, model_servers=(), env=None, ready=True):
+        self.port, self.admin_port = free_port(), free_port()
+        servers = [part for url in model_servers for part in ("--model-server", url)]
+        self.program = Program(log, "serve", "--listen", f"127.0.0.1:{self.port}", "--admin",
+                               f"127.0.0.1:{self.admin_port}", *servers, *arguments, env=env)
+        with self.program.stopped_on_failure():
+            self.program.wait_for_http(f"{self.admin}/{'readyz' if ready else 'healthz'}")
 
     def decision(self, request_id):
         answer = httpx.get(f"{self.admin}/debug/decisions/{request_id}", timeout=5)
