@@ -433,6 +433,26 @@ const Node* Node::find(std::string_view name) const {
   return nullptr;
 }
 
+bool same_value(const Node& a, const Node& b) {
+  const auto same_member = [](const Node::Member& x, const Node::Member& y) {
+    return x.first == y.first && same_value(x.second, y.second);
+  };
+  return a.kind == b.kind && a.text == b.text && a.boolean == b.boolean &&
+         std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), same_value) &&
+         std::equal(a.members.begin(), a.members.end(), b.members.begin(), b.members.end(), same_member);
+}
+
+size_t memory_bytes(const Node& node) {
+  const auto heap = [](const std::string& text) {
+    return text.capacity() > std::string().capacity() ? text.capacity() + 1 : 0;
+  };
+  size_t bytes = sizeof(Node) + heap(node.text);
+  for (const Node& item : node.items) bytes += memory_bytes(item);
+  for (const Node::Member& member : node.members)
+    bytes += sizeof(std::string) + heap(member.first) + memory_bytes(member.second);
+  return bytes;
+}
+
 std::string Node::to_json() const {
   std::string out;
   append_json(out, *this);

@@ -43,6 +43,11 @@ struct Node::Member {
   Node second;
 };
 
+// Whether two values say the same, wherever they stood. Order of a map's members counts.
+bool same_value(const Node& a, const Node& b);
+// About what a value takes in memory, itself included.
+size_t memory_bytes(const Node& node);
+
 // Parses one YAML or JSON document. Errors name line and column: syntax, duplicate keys, aliases that
 // expand beyond `max_nodes`, text beyond `max_bytes`. `source` is the file name or flag used in messages.
 struct ParseLimits {

@@ -110,6 +110,22 @@ TEST(Node, HoldsItsLimits) {
               testing::HasSubstr("6 bytes, more than the 3"));
 }
 
+TEST(Node, ValuesAreTheSameWhereverTheyStood) {
+  const Node one = parsed("{a: [1, x], b: {c: true}}");
+  EXPECT_TRUE(same_value(one, parsed("a:\n- 1\n- x\nb:\n  c: true\n")));
+  EXPECT_FALSE(same_value(one, parsed("{a: [1, y], b: {c: true}}")));
+  EXPECT_FALSE(same_value(one, parsed("{a: [1], b: {c: true}}")));
+  EXPECT_FALSE(same_value(one, parsed("{a: [1, x], d: {c: true}}")));
+  EXPECT_FALSE(same_value(one, parsed("{a: [1, x], b: {c: false}}")));
+  EXPECT_FALSE(same_value(parsed("'1'"), parsed("1")));
+}
+
+TEST(Node, ItsMemoryIsThatOfAllOfIt) {
+  const Node small = parsed("{a: x}");
+  EXPECT_EQ(memory_bytes(small), 2 * sizeof(Node) + sizeof(std::string));
+  EXPECT_GE(memory_bytes(parsed("{a: " + std::string(1000, 'x') + "}")), memory_bytes(small) + 1000);
+}
+
 TEST(Node, SplitsStreamsAndLeavesEmptyDocumentsOut) {
   auto docs = parse_documents("---\na: 1\n---\n---\n# nothing\n---\nb: 2\n", "s");
   ASSERT_TRUE(docs.ok());

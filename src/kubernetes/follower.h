@@ -72,7 +72,8 @@ class Follower {
  private:
   struct Feed {
     Feed(Follower& owner, ReflectorOptions options)
-        : store(owner.decode_, [&owner, this] { owner.arrived(this); }),
+        : store(
+              owner.decode_, [&owner, this] { owner.arrived(this); }, options.max_bytes),
           reflector(owner.api_, std::move(options), store, owner.metrics_) {
       reflector.on_state([&owner] {
         if (owner.told_) owner.told_();

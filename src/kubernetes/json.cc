@@ -5,6 +5,9 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <vector>
+
+#include "base/strings.h"
 
 namespace penstock::kubernetes {
 
@@ -122,6 +125,30 @@ config::Node Json::Inside::node(dom::element element) {
 
 config::Node Json::to_node() const {
   return present_ ? Inside::node(Inside::get(*this)) : config::Node();
+}
+
+config::Node Json::to_node(std::span<const std::string> fields) const {
+  config::Node out;
+  out.kind = config::Node::Kind::kMap;
+  const auto member = [](config::Node& map, std::string_view name) -> config::Node& {
+    for (config::Node::Member& one : map.members) {
+      if (one.first == name) return one.second;
+    }
+    return map.members.emplace_back(config::Node::Member{std::string(name), {}}).second;
+  };
+  for (const std::string& field : fields) {
+    const std::vector<std::string_view> names = split(field, '.');
+    Json value = *this;
+    for (const std::string_view name : names) value = value[name];
+    if (!value.present()) continue;
+    config::Node* at = &out;
+    for (const std::string_view name : names) {
+      at = &member(*at, name);
+      at->kind = config::Node::Kind::kMap;
+    }
+    *at = value.to_node();
+  }
+  return out;
 }
 
 std::string Json::to_string() const {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -35,6 +36,8 @@ class Json {
   void for_each_member(const std::function<void(std::string_view name, Json value)>& each) const;
   // A copy without lines, for the decoders of config/.
   config::Node to_node() const;
+  // The same of these fields alone ("metadata.labels"), each whole; "." separates names of maps in maps.
+  config::Node to_node(std::span<const std::string> fields) const;
   // As compact JSON.
   std::string to_string() const;
 

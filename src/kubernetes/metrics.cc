@@ -43,7 +43,8 @@ Metrics::Metrics(telemetry::MetricRegistry& registry)
       apply_seconds(registry
                         .histogram({.name = "penstock_kubernetes_apply_seconds",
                                     .help = "Time from the first event of a change of pods to the pool that "
-                                            "requests see: gathering, and making endpoints.",
+                                            "requests see: gathering, and making endpoints. Of objects that "
+                                            "plugins are told of: until they were.",
                                     .labels = {},
                                     .bounds = kApplySeconds})
                         .with({})) {}

@@ -83,7 +83,7 @@ io::Task<void> Reflector::run(io::CancelToken token) {
 io::Task<Failure> Reflector::watch(io::CancelToken token) {
   initial_ = version_.empty();
   no_streaming_ = false;
-  if (initial_) sink_.begin_replace();
+  if (initial_) begin_replace();
   WatchQuery query;
   query.label_selector = options_.label_selector;
   query.field_selector = options_.field_selector;
@@ -178,11 +178,25 @@ void Reflector::on_batch_end() {
   if (initial_) return;
   if (good_since_ == kNever) good_since_ = clock_.now();
   sink_.batch_end();
-  const size_t objects = sink_.size();
-  metrics_.objects.with({label_}).set(static_cast<double>(objects));
   const std::lock_guard lock(mutex_);
-  state_.objects = objects;
+  count_objects();
   state_.watching = true;
+}
+
+void Reflector::begin_replace() {
+  full_ = false;
+  sink_.begin_replace();
+}
+
+void Reflector::count_objects() {
+  state_.objects = sink_.size();
+  state_.bytes = sink_.bytes();
+  state_.full = full_;
+  metrics_.objects.with({label_}).set(static_cast<double>(state_.objects));
+}
+
+bool Reflector::has_room() const {
+  return sink_.size() < options_.max_objects / 4 * 3 && sink_.bytes() < options_.max_bytes / 4 * 3;
 }
 
 void Reflector::put(Json object) {
@@ -192,11 +206,14 @@ void Reflector::put(Json object) {
   const Status status = full ? Status(Error{ErrorCode::kResourceExhausted, "there are too many objects"})
                              : sink_.put(key, metadata["resourceVersion"].text(), object);
   if (status.ok()) return;
+  const bool no_room = status.error().code == ErrorCode::kResourceExhausted;
+  full_ |= no_room;
   metrics_.unreadable.with({label_}).add();
-  std::string told = (full ? "" : key + ": ") + status.error().message;
+  std::string told = (no_room ? "" : key + ": ") + status.error().message;
   if (told == unreadable_) return;
-  telemetry::log_warn("an object can't be read, its last good version stays",
-                      {{"resource", label_}, {"object", key}, {"error", status.error().message}});
+  telemetry::log_warn(
+      no_room ? "objects are left out" : "an object can't be read, its last good version stays",
+      {{"resource", label_}, {"object", key}, {"error", status.error().message}});
   unreadable_ = std::move(told);
 }
 
@@ -211,7 +228,7 @@ io::Task<Failure> Reflector::list(io::CancelToken token) {
 }
 
 io::Task<Failure> Reflector::list_from(std::string continue_token, io::CancelToken token) {
-  sink_.begin_replace();
+  begin_replace();
   std::string version;
   for (size_t pages = 0; pages < kMaxPages; ++pages) {
     ListQuery query;
@@ -256,13 +273,11 @@ void Reflector::synced(std::string_view version) {
   // Who sees a complete state finds what was told with it.
   sink_.batch_end();
   recovered();
-  const size_t objects = sink_.size();
-  metrics_.objects.with({label_}).set(static_cast<double>(objects));
   metrics_.heard_at.with({label_}).set(to_seconds(clock_.wall_now().time_since_epoch()));
   {
     const std::lock_guard lock(mutex_);
+    count_objects();
     state_.complete = true;
-    state_.objects = objects;
     state_.heard_at = clock_.now();
   }
   if (state_changed_) state_changed_();
@@ -346,8 +361,14 @@ io::Task<void> Reflector::check(io::CancelToken token) {
     return Duration(static_cast<int64_t>(half + random_.uniform() * 2 * half));
   };
   while (co_await api_.loop().sleep(jittered(), token)) {
-    // Of a full sink the server always has more.
-    if (version_.empty() || initial_ || sink_.size() >= options_.max_objects) continue;
+    if (version_.empty() || initial_) continue;
+    if (full_) {
+      // Of a full sink the server always has more.
+      if (!has_room()) continue;
+      relist("room");
+      attempt_.cancel();
+      continue;
+    }
     const auto first = co_await differences(token);
     if (!first || first->empty()) continue;
     // Events may be on their way: what is wrong still differs later, and has not moved in between.

@@ -32,8 +32,10 @@ struct ReflectorOptions {
   // A watch that was accepted may still be refused by its first event; then it is not, however quiet.
   Duration steady_after = std::chrono::seconds(1);
   int64_t page_size = 250;  // of lists, where the server has no streaming ones
-  // Of what the sink keeps; more objects are left out, with a line in the log, and count as unreadable.
+  // Of what the sink keeps; more objects are left out, with a line in the log, and count as unreadable. All
+  // are read again once there is room.
   size_t max_objects = 100'000;
+  size_t max_bytes = SIZE_MAX;  // where records say their bytes; the sink refuses what is more
   bool streaming = true;
   // What the watch told is compared with the server's own list (metadata only) again and again, since a proxy
   // or a bug may lose an event. Zero: never.
@@ -47,7 +49,9 @@ struct ReflectorState {
   bool complete = false;  // a whole list was seen once
   bool watching = false;  // a watch runs, its picture is complete
   bool absent = false;    // the server has no such resource
+  bool full = false;      // objects were left out for a limit
   size_t objects = 0;
+  size_t bytes = 0;               // of their records, where those say so
   TimePoint heard_at = kNever;    // the server's last sign of life
   TimePoint trouble_at = kNever;  // since when it doesn't work; kNever: it does
   Reason reason = Reason::kNone;  // why not
@@ -81,6 +85,10 @@ class Reflector final : private WatchListener {
   io::Task<Failure> list_from(std::string continue_token, io::CancelToken token);
   Failure take_page(const std::string& body, std::string& next, std::string& version);
   void put(Json object);
+  // Of a full sink, whether there is room again.
+  bool has_room() const;
+  void count_objects();  // under mutex_
+  void begin_replace();
   void synced(std::string_view version);
   Duration after(const Failure& end);
   void troubled(const Failure& failure);
@@ -111,6 +119,7 @@ class Reflector final : private WatchListener {
   bool was_away_ = false;          // the last attempt's server
   TimePoint back_at_ = kNever;     // when one was there again after it had been away
   bool no_streaming_ = false;      // the server doesn't know streaming lists
+  bool full_ = false;              // something of this picture was left out
   std::string unreadable_;         // the last object's error, so that it is told once
   std::function<void()> state_changed_;
 

@@ -11,6 +11,7 @@ struct Resource {
   std::string_view version;
   std::string_view plural;
   std::string_view kind;
+  bool namespaced = true;
 
   friend bool operator==(const Resource&, const Resource&) = default;
 };
