@@ -103,7 +103,9 @@ def test_roles_follow_what_the_picker_does(helm):
     assert [r["resourceNames"] for r in named] == [["epp-team-llama.llm-d.ai"]]
     # Who scrapes, where somebody does and is asked who he is.
     reviews = {("authentication.k8s.io", "tokenreviews", "create"), ("authorization.k8s.io", "subjectaccessreviews", "create"), ("", "/metrics", "get")}
-    assert shipped.rules(helm.example("everything"), "ClusterRole") == reviews
+    followed = {("apps", "deployments", v) for v in ("list", "watch")}  # by the configuration's sources of objects
+    assert shipped.rules(helm.example("everything"), "ClusterRole") == reviews | followed
+    assert {("example.com", "widgets", v) for v in ("list", "watch")} <= shipped.rules(helm.example("everything"), "Role")
     assert shipped.rules(helm.example("grpc"), "ClusterRole") == set()
 
 
