@@ -358,6 +358,24 @@ class Assembler {
     return {};
   }
 
+  // Of a source without a path.
+  void say_where_from(const discovery::ObjectSourcePlugin& source) {
+    const std::string kind = source.params().kind.text();
+    if (options_.api_server == ApiServer::kNone || out_.effective.data_layer->discovery) {
+      policy_->warnings.push_back(fmt::format(
+          "plugin '{}' tells of no {}: it has no path, and no Kubernetes API is asked", source.name(), kind));
+      return;
+    }
+    // What it is called where the pool is not known yet.
+    const std::string pools = "the pool's namespace";
+    const std::string ns = source.namespace_for(pools);
+    const std::string place = ns.empty() ? "all namespaces" : ns == pools ? ns : "namespace " + ns;
+    out_.notices.push_back(fmt::format(
+        "plugin '{}' tells of {} in {}{}: the API server must allow list and watch there", source.name(),
+        kind, place,
+        options_.api_server == ApiServer::kUnknown ? ", where penstock epp follows a cluster" : ""));
+  }
+
   // One source for each kind; it tells all extractors of the kind (notifications.h).
   Status check_object_sources() {
     std::vector<const discovery::ObjectSourcePlugin*> sources;
@@ -372,12 +390,7 @@ class Assembler {
                                      "cannot add {}",
                                      kind.text(), other->typed_name(), source->typed_name()));
       }
-      if (source->params().path.empty()) {
-        policy_->warnings.push_back(
-            fmt::format("plugin '{}' tells of no {}: it has no path, and there is no client of the "
-                        "Kubernetes API",
-                        source->name(), kind.text()));
-      }
+      if (source->params().path.empty()) say_where_from(*source);
       sources.push_back(source);
     }
     return {};

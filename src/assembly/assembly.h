@@ -25,6 +25,14 @@ using PluginTables = std::span<const std::span<const PluginDescriptor>>;
 // Every plugin of this build: scheduling, parsers, signals, flow control.
 PluginTables builtin_tables();
 
+// Whether the caller follows a Kubernetes API for sources of objects, as long as the configuration names no
+// discovery.
+enum class ApiServer : uint8_t {
+  kNone,
+  kAsked,
+  kUnknown,  // it depends on who will run the configuration
+};
+
 struct AssemblyOptions {
   PluginTables tables;
   telemetry::MetricRegistry& metrics;  // outlives the policy
@@ -45,6 +53,7 @@ struct AssemblyOptions {
   bool flow_control_available = false;
   // Somebody else tells the pool's endpoints: a configuration that names a discovery is refused.
   bool told_endpoints = false;
+  ApiServer api_server = ApiServer::kNone;
   std::span<const std::string_view> further_feature_gates = {};
 };
 

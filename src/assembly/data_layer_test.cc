@@ -98,6 +98,98 @@ TEST_F(DataLayerTest, NotificationsReachTheExtractorsOfTheirKindNamedOrNot) {
                 "pods/k8s-notification-source, cannot add more/k8s-notification-source (line 1)"));
 }
 
+TEST_F(DataLayerTest, WhereObjectsComeFromIsSaidOfASourceWithoutAPath) {
+  const std::string pods =
+      "{name: pods, type: k8s-notification-source, parameters: {version: v1, kind: Pod}}";
+  const std::string text = "plugins: [" + pods +
+                           ", {name: all, type: k8s-notification-source, parameters: {group: apps, version: "
+                           "v1, kind: Deployment}}]";
+  options_.api_server = ApiServer::kAsked;
+  const Assembly asked = assembled(text);
+  EXPECT_THAT(asked.policy->warnings, testing::IsEmpty());
+  EXPECT_THAT(asked.notices,
+              testing::IsSupersetOf(
+                  {testing::Eq("plugin 'pods' tells of v1/Pod in the pool's namespace: the API server "
+                               "must allow list and watch there"),
+                   testing::Eq("plugin 'all' tells of apps/v1/Deployment in all namespaces: the API "
+                               "server must allow list and watch there")}));
+  options_.api_server = ApiServer::kUnknown;
+  EXPECT_THAT(
+      assembled("plugins: [" + pods + "]").notices,
+      testing::Contains(HasSubstr("in the pool's namespace, where penstock epp follows a cluster: ")));
+  options_.api_server = ApiServer::kAsked;
+  const Assembly other = assembled(
+      "plugins: [" + pods +
+      ", {type: file-discovery, parameters: {path: /tmp/e.yaml}}]\ndataLayer: {discovery: {pluginRef: "
+      "file-discovery}}");
+  EXPECT_THAT(other.policy->warnings, ElementsAre(HasSubstr("no Kubernetes API is asked")));
+}
+
+// A cluster in which one picture is everybody's.
+class OnePicture final : public discovery::ObjectFollower {
+ public:
+  std::unique_ptr<discovery::ObjectFeed> follow(discovery::ObjectQuery query,
+                                                std::function<void()> changed) override {
+    class Feed final : public discovery::ObjectFeed {
+     public:
+      Feed(OnePicture& owner, discovery::ObjectQuery query) : owner_(owner), query_(std::move(query)) {
+        owner_.followed.push_back(query_.kind.text() + " in " + query_.ns);
+      }
+      ~Feed() override { std::erase(owner_.followed, query_.kind.text() + " in " + query_.ns); }
+      std::shared_ptr<const NotifiedObjects> objects() const override { return owner_.picture; }
+      std::string state_json() const override { return "{}"; }
+
+     private:
+      OnePicture& owner_;
+      const discovery::ObjectQuery query_;
+    };
+    queries.push_back(query);
+    tell = std::move(changed);
+    return std::make_unique<Feed>(*this, std::move(query));
+  }
+
+  std::shared_ptr<const NotifiedObjects> picture;
+  std::function<void()> tell;
+  std::vector<std::string> followed;
+  std::vector<discovery::ObjectQuery> queries;
+};
+
+TEST_F(DataLayerTest, FeedsOfAClusterAreThoseThatThePoliciesWant) {
+  options_.allow_experimental = true;
+  options_.api_server = ApiServer::kAsked;
+  const auto source = [](const std::string& name, const std::string& of) {
+    return "{name: " + name + ", type: k8s-notification-source, parameters: {" + of + "}}";
+  };
+  const std::string pods = source("pods", "version: v1, kind: Pod");
+  const Assembly first = assembled("plugins: [" + pods + ", {type: topology-extractor}]");
+  const Assembly second =
+      assembled("plugins: [" + pods + ", " + source("d", "group: apps, version: v1, kind: Deployment") +
+                ", {type: topology-extractor}]");
+  OnePicture cluster;
+  int changed = 0;
+  ObjectFeeds feeds("models", [&] { ++changed; });
+  ASSERT_TRUE(feeds.open(first.policy->plugins).ok());
+  EXPECT_THAT(cluster.followed, testing::IsEmpty()) << "there is none yet";
+  feeds.use(cluster);
+  ASSERT_TRUE(feeds.open(first.policy->plugins).ok());
+  ASSERT_TRUE(feeds.open(second.policy->plugins).ok());
+  EXPECT_THAT(cluster.followed, ElementsAre("v1/Pod in models", "apps/v1/Deployment in "))
+      << "what is equal is one feed";
+  EXPECT_THAT(cluster.queries[0].fields, ElementsAre("metadata.deletionTimestamp", "metadata.labels",
+                                                     "spec.hostname", "status.conditions"));
+  EXPECT_THAT(cluster.queries[1].fields, ElementsAre("metadata.name")) << "no plugin reads them";
+  cluster.tell();
+  EXPECT_EQ(changed, 1);
+  feeds.tell(first.policy->plugins);  // nothing is known, nobody is told
+  feeds.keep_only(first.policy->plugins);
+  EXPECT_THAT(cluster.followed, ElementsAre("v1/Pod in models"));
+  const auto& plugin = dynamic_cast<const discovery::ObjectSourcePlugin&>(*first.policy->plugins.front());
+  EXPECT_EQ(feeds.state_json(plugin), "{}");
+  feeds.close();
+  EXPECT_THAT(cluster.followed, testing::IsEmpty());
+  EXPECT_FALSE(feeds.state_json(plugin));
+}
+
 TEST_F(DataLayerTest, AMetricsSourcesOwnIntervalDecidesWhatIsStale) {
   const std::string source =
       "plugins: [{type: metrics-data-source, parameters: {interval: 1s}}, {type: core-metrics-extractor}, "

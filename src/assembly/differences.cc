@@ -45,7 +45,6 @@ constexpr std::array kOfPlugins = {
     Difference{"data-parallel-profile-handler",
                "keeps scores and data of the target; primaryPort 0 leaves the destination alone"},
     Difference{"disaggregatedset-rollout-screener", "works before it was told of Pods, by endpoints' names"},
-    Difference{"k8s-notification-source", "tells of the objects in the file `path`, not of a cluster's"},
     Difference{"burst-prefix-cache-producer",
                "places a batch on the candidates of the first request that is decided"},
     Difference{"request-attribute-reporter", "part of CEL only, evaluated once at the end"},

@@ -13,7 +13,10 @@ using testing::HasSubstr;
 
 class PluginNotesTest : public AssemblyTest {
  protected:
-  PluginNotesTest() { options_.allow_experimental = true; }
+  PluginNotesTest() {
+    options_.allow_experimental = true;
+    options_.api_server = ApiServer::kAsked;
+  }
   static std::vector<std::string_view> registered() {
     std::vector<std::string_view> types;
     for (const std::span<const PluginDescriptor> table : builtin_tables())

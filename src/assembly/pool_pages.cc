@@ -37,7 +37,7 @@ void append_plugin_states(std::string& out, PoolRuntime& pool) {
   for (const auto& plugin : pool.policy()->plugins) {
     out += fmt::format("{}{}:{{\"name\":{},\"type\":{},", first ? "" : ",", json_quote(plugin->name()),
                        json_quote(plugin->name()), json_quote(plugin->type()));
-    const auto state = plugin->dump_state();
+    const auto state = pool.plugin_state(*plugin);
     out += state ? "\"state\":" + *state : "\"message\":\"plugin does not support state collection\"";
     out += '}';
     first = false;

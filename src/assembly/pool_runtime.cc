@@ -72,7 +72,8 @@ PoolRuntime::PoolRuntime(const SharedKnowledge& shared, PoolSpec spec, int64_t d
       members_(
           discovery::PoolOptions{spec_.settings.name, spec_.settings.ns, spec_.selector, spec_.target_ports},
           shared.slots, shared.clock),
-      sink_({&members_}) {}
+      sink_({&members_}),
+      objects_(pool_.ns, [this] { objects_changed(); }) {}
 
 Result<std::unique_ptr<PoolRuntime>> PoolRuntime::create(const SharedKnowledge& shared, PoolSpec spec,
                                                          int64_t decisions) {
@@ -160,6 +161,8 @@ Result<PoolRuntime::Document> PoolRuntime::read_document(const config::PoolSetti
 
 Result<Assembly> PoolRuntime::assemble_policy(const Document& document, const config::PoolSettings& settings,
                                               uint64_t epoch) {
+  // The first policy is there before the client.
+  const bool api_server = spec_.api_server && (epoch == 1 || objects_.uses_cluster());
   AssemblyOptions options{.tables = builtin_tables(),
                           .metrics = shared_.metrics,
                           .clock = shared_.clock,
@@ -170,7 +173,8 @@ Result<Assembly> PoolRuntime::assemble_policy(const Document& document, const co
                           .epoch = epoch,
                           .warm = &warm_,
                           .outside = shared_.outside,
-                          .told_endpoints = spec_.told_endpoints};
+                          .told_endpoints = spec_.told_endpoints,
+                          .api_server = api_server ? ApiServer::kAsked : ApiServer::kNone};
   auto assembly = document.inline_node ? assemble(*document.inline_node, options)
                                        : assemble(document.text, document.source, options);
   if (!assembly.ok()) {
@@ -207,17 +211,17 @@ Status PoolRuntime::publish(Assembly assembly) {
         "the InferencePool says appProtocol http, and a parser's requests are gRPC: not healthy",
         {{"pool", spec_.settings.name}, {"parser", parser->name()}});
   }
-  if (Status status = open_object_files(*policy); !status.ok()) return status;
+  if (Status status = objects_.open(policy->plugins); !status.ok()) return status;
   epoch_ = policy->epoch;
   {
     const std::lock_guard lock(epochs_mutex_);
     std::erase_if(epochs_, [](const auto& weak) { return weak.expired(); });
     epochs_.push_back(policy);
-    tell_objects(*policy);
+    objects_.tell(policy->plugins);
     pool_.policy.publish(policy);
   }
   share_prefixes(policy);
-  drop_object_files(*policy);
+  objects_.keep_only(policy->plugins);
   return {};
 }
 
@@ -231,61 +235,24 @@ void PoolRuntime::share_prefixes(const std::shared_ptr<const director::Policy>& 
   shared_pool_->set_producers(std::move(producers));
 }
 
-discovery::ObjectFile* PoolRuntime::object_file(const ObjectSource& source) const {
-  const discovery::ObjectSourceParams& params = source.source->params();
-  for (const auto& file : object_files_) {
-    if (file->path() == params.path && file->kind() == params.kind) return file.get();
-  }
-  return nullptr;
-}
-
-Status PoolRuntime::open_object_files(const director::Policy& policy) {
-  std::vector<std::unique_ptr<discovery::ObjectFile>> opened;
-  for (const ObjectSource& source : object_sources(policy.plugins)) {
-    const discovery::ObjectSourceParams& params = source.source->params();
-    if (params.path.empty() || object_file(source) != nullptr) continue;
-    discovery::ObjectFile::Options options;
-    options.path = params.path;
-    options.kind = params.kind;
-    auto file = std::make_unique<discovery::ObjectFile>(options, [this] { objects_changed(); });
-    if (Status status = file->load(); !status.ok()) return status.error().wrap(source.source->name());
-    opened.push_back(std::move(file));
-  }
-  for (std::unique_ptr<discovery::ObjectFile>& file : opened) {
-    if (started_) {
-      if (Status status = file->start(); !status.ok()) return status;
-    }
-    const std::lock_guard lock(epochs_mutex_);
-    object_files_.push_back(std::move(file));
-  }
-  return {};
-}
-
-void PoolRuntime::drop_object_files(const director::Policy& policy) {
-  std::vector<std::unique_ptr<discovery::ObjectFile>> dropped;  // ended without the lock that they take
-  const std::lock_guard lock(epochs_mutex_);
-  std::vector<discovery::ObjectFile*> named;
-  for (const ObjectSource& source : object_sources(policy.plugins)) named.push_back(object_file(source));
-  for (std::unique_ptr<discovery::ObjectFile>& file : object_files_) {
-    if (std::find(named.begin(), named.end(), file.get()) == named.end()) dropped.push_back(std::move(file));
-  }
-  std::erase(object_files_, nullptr);
-}
-
-void PoolRuntime::tell_objects(const director::Policy& policy) const {
-  for (const ObjectSource& source : object_sources(policy.plugins)) {
-    const discovery::ObjectFile* file = object_file(source);
-    if (file == nullptr) continue;
-    const std::shared_ptr<const NotifiedObjects> all = file->objects();
-    for (const ObjectExtractor* extractor : source.extractors) extractor->objects(*all);
-  }
-}
-
 void PoolRuntime::objects_changed() {
   const std::lock_guard lock(epochs_mutex_);
   for (const auto& weak : epochs_) {
-    if (const auto policy = weak.lock()) tell_objects(*policy);
+    if (const auto policy = weak.lock()) objects_.tell(policy->plugins);
   }
+}
+
+void PoolRuntime::follow_objects(discovery::ObjectFollower& cluster) {
+  objects_.use(cluster);
+  const std::shared_ptr<const director::Policy> current = policy();
+  static_cast<void>(objects_.open(current->plugins));  // files are open already
+  const std::lock_guard lock(epochs_mutex_);
+  objects_.tell(current->plugins);
+}
+
+std::optional<std::string> PoolRuntime::plugin_state(const Plugin& plugin) const {
+  const auto* source = dynamic_cast<const discovery::ObjectSourcePlugin*>(&plugin);
+  return source != nullptr ? objects_.state_json(*source) : plugin.dump_state();
 }
 
 PoolRuntime::ScrapePlan PoolRuntime::scrape_plan(const director::Policy& policy) const {
@@ -399,10 +366,7 @@ Status PoolRuntime::start() {
     if (Status status = file->start(); !status.ok()) return status;
   }
   if (dns_) dns_->start();
-  for (const auto& file : object_files_) {
-    if (Status status = file->start(); !status.ok()) return status;
-  }
-  return {};
+  return objects_.start();
 }
 
 void PoolRuntime::stop() {
@@ -410,7 +374,7 @@ void PoolRuntime::stop() {
   if (!started_.exchange(false)) return;
   if (dns_) dns_->stop();
   for (const auto& file : files_) file->stop();
-  for (const auto& file : object_files_) file->stop();
+  objects_.close();
   shared_.pool_metrics.remove_pool(pool_.ns, pool_.name);
   if (feed_) members_.remove_listener(feed_.get());
   members_.remove_listener(this);
@@ -442,7 +406,7 @@ Status PoolRuntime::rollback() {
 }
 
 Status PoolRuntime::take(PoolSpec spec, Document document, Assembly assembly) {
-  if (Status status = open_object_files(*assembly.policy); !status.ok()) return status;
+  if (Status status = objects_.open(assembly.policy->plugins); !status.ok()) return status;
   const PoolSpec former = std::exchange(spec_, std::move(spec));
   // Where endpoints come from is part of a pool's identity: it stays as it was started.
   if (!(spec_.settings.discovery == former.settings.discovery)) {
@@ -450,6 +414,7 @@ Status PoolRuntime::take(PoolSpec spec, Document document, Assembly assembly) {
                         {{"pool", spec_.settings.name}});
   }
   spec_.settings.discovery = former.settings.discovery;
+  spec_.api_server = former.api_server;
   set_app_protocol(spec_.app_protocol);
   configure_pool();
   ScrapePlan plan = scrape_plan(*assembly.policy);
@@ -491,9 +456,7 @@ Status PoolRuntime::refresh_discovery() {
   for (const auto& file : files_) {
     if (Status status = file->reload(); !status.ok() && first.ok()) first = status;
   }
-  for (const auto& file : object_files_) {
-    if (Status status = file->reload(); !status.ok() && first.ok()) first = status;
-  }
+  if (Status status = objects_.reload(); !status.ok() && first.ok()) first = status;
   if (dns_) dns_->refresh();
   return first;
 }

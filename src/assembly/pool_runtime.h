@@ -15,7 +15,7 @@
 #include "director/director.h"
 #include "discovery/dns_discovery.h"
 #include "discovery/file_discovery.h"
-#include "discovery/object_file.h"
+#include "discovery/object_feed.h"
 #include "discovery/registry.h"
 #include "discovery/scraper_feed.h"
 #include "discovery/source.h"
@@ -53,6 +53,9 @@ struct PoolSpec {
   std::string app_protocol;            // of the manifest; empty: not said
   // Somebody else tells its endpoints: a configuration that names a discovery can't be used.
   bool told_endpoints = false;
+  // A Kubernetes API is asked for the pool, unless its configuration names a discovery: then objects that its
+  // plugins are told of are followed there (follow_objects()).
+  bool api_server = false;
 };
 
 // The rules of one pool out of all manifests. Objects that name another pool are left out.
@@ -88,6 +91,9 @@ class PoolRuntime final : private discovery::EndpointListener {
   // Reads the files of discovery again and asks DNS. On error that source's last good set stays.
   Status refresh_discovery();
   void set_rules(std::shared_ptr<const director::PoolRules> rules);
+  // Follows the objects of an API server that the policy's sources want, this one's and later ones'. It
+  // outlives the pool's stop(), or the pool where that was never started.
+  void follow_objects(discovery::ObjectFollower& cluster);
   // What an InferencePool that came after create() says; any thread. A reload takes its spec's again.
   void set_app_protocol(std::string_view protocol);
 
@@ -100,6 +106,8 @@ class PoolRuntime final : private discovery::EndpointListener {
   std::shared_ptr<const director::Policy> policy() const { return pool_.policy.get(); }
   Duration freshness_budget() const { return spec_.settings.metrics.staleness; }
 
+  // What pages say of a plugin of this pool, JSON; nothing: it has no state. Any thread.
+  std::optional<std::string> plugin_state(const Plugin& plugin) const;
   // Every source told what it knows and every endpoint was scraped once, well or not.
   bool ready() const;
   // False where the manifest says appProtocol http and a parser's requests are gRPC.
@@ -124,12 +132,6 @@ class PoolRuntime final : private discovery::EndpointListener {
   void configure_pool();
   // Has the policy's producers tell other replicas, and learn from them.
   void share_prefixes(const std::shared_ptr<const director::Policy>& policy) const;
-  // Has the files that the policy's sources of objects name: those there were, and new ones, read.
-  Status open_object_files(const director::Policy& policy);
-  // Ends those that it does not name.
-  void drop_object_files(const director::Policy& policy);
-  discovery::ObjectFile* object_file(const ObjectSource& source) const;
-  void tell_objects(const director::Policy& policy) const;  // under epochs_mutex_
   void objects_changed();
   Status make_scraper(const director::Policy& policy);
   // What a policy's data sources want fetched.
@@ -169,14 +171,14 @@ class PoolRuntime final : private discovery::EndpointListener {
   std::vector<ExtraScraper> extra_scrapers_;  // one for each source whose pages hold no load signals
   std::vector<std::unique_ptr<discovery::FileDiscovery>> files_;
   std::unique_ptr<discovery::DnsDiscovery> dns_;
-  std::vector<std::unique_ptr<discovery::ObjectFile>> object_files_;  // under epochs_mutex_
-  std::shared_ptr<sharing::SharedPool> shared_pool_;                  // null: nothing is shared
+  std::shared_ptr<sharing::SharedPool> shared_pool_;  // null: nothing is shared
   std::atomic<bool> started_{false};
   std::atomic<bool> plain_http_{false};  // appProtocol is http
 
   // Policies that requests may still use: all of them hear that an endpoint left, and of objects.
   std::mutex epochs_mutex_;
   std::vector<std::weak_ptr<const director::Policy>> epochs_;
+  ObjectFeeds objects_;  // the last member: it has them told
 };
 
 }  // namespace penstock::assembly

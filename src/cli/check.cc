@@ -42,6 +42,7 @@ struct CheckFlags {
 struct Look {
   bool allow_experimental = false;
   bool differences = false;
+  assembly::ApiServer api_server = assembly::ApiServer::kUnknown;
 };
 
 // "1 pool", "2 pools".
@@ -57,6 +58,7 @@ int check_assembly(Assemble&& assemble, std::string_view source, Look look) {
   const SystemClock clock;
   assembly::AssemblyOptions options{.tables = assembly::builtin_tables(), .metrics = metrics, .clock = clock};
   options.allow_experimental = look.allow_experimental;
+  options.api_server = look.api_server;
   Result<assembly::Assembly> assembly = assemble(options);
   if (!assembly.ok()) {
     complain(std::string(source) + ": " + assembly.error().message);
@@ -163,7 +165,8 @@ int check_config_map(const CheckFlags& flags) {
   for (const ConfigMapFile& file : *files) {
     std::printf("%s%s\n", &file == files->data() ? "" : "\n", file.source.c_str());
     std::fflush(stdout);
-    result = std::max(result, check_config(file.text, file.source, {flags.allow_experimental, true}));
+    result = std::max(result, check_config(file.text, file.source,
+                                           {flags.allow_experimental, true, assembly::ApiServer::kAsked}));
   }
   return result;
 }
@@ -241,7 +244,9 @@ class SettingsCheck {
     std::printf("\npool %s/%s\n", pool.ns.c_str(), pool.name.c_str());
     std::fflush(stdout);
     int one = kOk;
-    const Look look{pool.allow_experimental_plugins, differences_};
+    // `epp --settings` asks an API server where they name no discovery.
+    const Look look{pool.allow_experimental_plugins, differences_,
+                    pool.discovery.given() ? assembly::ApiServer::kNone : assembly::ApiServer::kUnknown};
     if (pool.config_inline) {
       one = check_assembly(
           [&](const assembly::AssemblyOptions& options) {

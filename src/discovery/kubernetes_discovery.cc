@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "discovery/resource_json.h"
 #include "io/run_on.h"
 #include "kubernetes/timestamps.h"
 #include "telemetry/log.h"
@@ -60,28 +61,6 @@ std::string_view namespace_of(Json object) {
 uint64_t creation_order(Json object) {
   const auto time = kubernetes::parse_time(object["metadata"]["creationTimestamp"].text());
   return time ? static_cast<uint64_t>(time->time_since_epoch().count()) : UINT64_MAX;
-}
-
-std::string resource_json(std::string_view name, std::string_view version,
-                          const std::optional<ReflectorState>& state, bool absent,
-                          const std::string& trouble) {
-  std::string out = fmt::format(R"({{"resource":{},"version":{},)", json_quote(name), json_quote(version));
-  if (absent) return out + R"("state":"absent"})";
-  if (!state) {
-    return out + fmt::format(R"("state":"unknown","error":{}}})", json_quote(trouble));
-  }
-  const TimePoint now = SystemClock().now();
-  const std::string_view word = !state->complete              ? (state->absent ? "absent" : "unknown")
-                                : state->trouble_at != kNever ? "stale"
-                                                              : "followed";
-  out += fmt::format(R"("state":"{}","objects":{})", word, state->objects);
-  if (state->heard_at != kNever)
-    out += fmt::format(R"(,"silent_s":{:.1f})", to_seconds(now - state->heard_at));
-  if (state->trouble_at != kNever) {
-    out += fmt::format(R"(,"trouble_s":{:.1f},"reason":"{}","error":{})", to_seconds(now - state->trouble_at),
-                       kubernetes::reason_name(state->reason), json_quote(state->message));
-  }
-  return out + "}";
 }
 
 }  // namespace
@@ -164,6 +143,9 @@ Status KubernetesDiscovery::prepare() {
   metrics_ = std::make_unique<kubernetes::Metrics>(registry_);
   gather_timer_.emplace(loops_.at(0));
   reviews_ = std::make_unique<kubernetes::AccessReviews>(*api_);
+  objects_ = std::make_unique<KubernetesObjects>(
+      *api_, registry_, KubernetesObjects::Options{options_.watch, options_.look_again},
+      [this] { listener_.state_changed(); });
   if (options_.election) {
     election_ = std::make_unique<kubernetes::LeaderElection>(*api_, *options_.election, [this](bool) {
       if (conditions_) conditions_->wake();
@@ -639,7 +621,7 @@ bool KubernetesDiscovery::pods_refused(const std::string& id) const {
 }
 
 bool KubernetesDiscovery::complete() const {
-  if (!pool_known()) return false;
+  if (!pool_known() || !objects_->settled()) return false;
   if (!pools_) return true;
   const auto known = [](const OptionalKind::State& kind, const std::optional<ReflectorState>& state) {
     // Who may not read them serves without; state and log name the verb that is missing.
@@ -656,7 +638,7 @@ std::string KubernetesDiscovery::member_json(const Member& member) const {
                                                                       : "unknown";
   if (!options_.many) return fmt::format(R"("pool":"{}",)", word);
   return fmt::format(R"({{"pool":{},"state":"{}","resources":[{}]}})", json_quote(member.id), word,
-                     resource_json("pods", "v1", member.pods->state(), false, ""));
+                     resource_json(kubernetes::kPods, member.pods->state()));
 }
 
 std::string KubernetesDiscovery::state_json() const {
@@ -676,25 +658,19 @@ std::string KubernetesDiscovery::state_json() const {
     out += "],";
   }
   out += R"("resources":[)";
-  if (pools_) {
-    const Resource& resource = pool_resource();
-    out += resource_json(resource.plural, kubernetes::api_version(resource), pools_->state(), false, "");
-  }
+  if (pools_) out += resource_json(pool_resource(), pools_->state());
   if (!options_.many) {
     if (pools_) out += ",";
-    out += resource_json("pods", "v1", members_.begin()->second->pods->state(), false, "");
+    out += resource_json(kubernetes::kPods, members_.begin()->second->pods->state());
   }
-  const auto add = [&](const OptionalKind& which, const std::optional<ReflectorState>& state) {
-    const OptionalKind::State kind = which.state();
-    const Resource& resource = kind.followed ? *kind.followed : which.options().preferred;
-    out += "," + resource_json(resource.plural, kubernetes::api_version(resource), state,
-                               kind.absent && !kind.followed, kind.trouble);
-  };
   if (pools_) {
-    add(*objective_kind_, objectives_->state());
-    add(*rewrite_kind_, rewrites_->state());
+    out += "," + resource_json(*objective_kind_, objectives_->state());
+    out += "," + resource_json(*rewrite_kind_, rewrites_->state());
   }
-  return out + "]}";
+  out += "]";
+  if (const std::string sources = objects_->state_json(); !sources.empty())
+    out += fmt::format(R"(,"sources":[{}])", sources);
+  return out + "}";
 }
 
 }  // namespace penstock::discovery

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/manifests.h"
+#include "discovery/kubernetes_objects.h"
 #include "discovery/optional_kind.h"
 #include "discovery/pool_config.h"
 #include "discovery/source.h"
@@ -105,6 +106,9 @@ class KubernetesDiscovery {
   // An Event about the InferencePool.
   void warn(const std::string& id, std::string reason, std::string message);
 
+  // Follows objects for plugins. As long as this.
+  ObjectFollower& objects() { return *objects_; }
+
   // Whether the caller with that bearer token may use a path of ours (TokenReview, SubjectAccessReview; kept
   // for a minute). A coroutine of the caller's own loop.
   io::Task<kubernetes::Access> review(io::Loop& caller, std::string token, std::string verb, std::string path,
@@ -117,12 +121,12 @@ class KubernetesDiscovery {
   bool pods_known(const std::string& id) const;
   // Its pods are not known, and the server says that this lasts: we may not read them, say.
   bool pods_refused(const std::string& id) const;
-  // Objectives and rewrites too, where the cluster has them.
+  // Objectives and rewrites too, and what plugins wanted to be told of at first, where the cluster has them.
   bool complete() const;
   // Without an election always.
   bool leader() const;
   // {"cluster":…,"pool":"known"|"unknown"|"deleted","resources":[…]}; of several pools "pools" instead, each
-  // with its name and resources of its own.
+  // with its name and resources of its own; where plugins are told of objects, "sources" (KubernetesObjects).
   std::string state_json() const;
 
  private:
@@ -192,6 +196,7 @@ class KubernetesDiscovery {
   io::CancelSource election_ends_;  // on the loop
   std::unique_ptr<kubernetes::ConditionWriter> conditions_;
   std::unique_ptr<kubernetes::AccessReviews> reviews_;
+  std::unique_ptr<KubernetesObjects> objects_;
   std::optional<io::Timer> gather_timer_;
   bool started_ = false;
   bool following_rules_ = false;                 // on the loop

@@ -1,7 +1,6 @@
 #include "discovery/object_file.h"
 
-#include <algorithm>
-#include <tuple>
+#include <fmt/format.h>
 
 #include "base/hash.h"
 #include "base/strings.h"
@@ -56,11 +55,10 @@ Result<bool> ObjectFile::read() {
   auto objects = std::make_shared<NotifiedObjects>();
   for (config::ApiObject& object : *decoded) {
     if (ObjectKind{object.group, object.version, object.kind} != options_.kind) continue;
-    objects->push_back({std::move(object.ns), std::move(object.name), std::move(object.node)});
+    objects->push_back(std::make_shared<const NotifiedObject>(
+        NotifiedObject{std::move(object.ns), std::move(object.name), std::move(object.node)}));
   }
-  std::sort(objects->begin(), objects->end(), [](const NotifiedObject& a, const NotifiedObject& b) {
-    return std::tie(a.ns, a.name) < std::tie(b.ns, b.name);
-  });
+  sort_objects(*objects);
   loaded_ = true;
   content_hash_ = hash;
   last_error_.clear();
@@ -74,6 +72,15 @@ Result<bool> ObjectFile::read() {
 std::shared_ptr<const NotifiedObjects> ObjectFile::objects() const {
   const std::lock_guard lock(mutex_);
   return objects_;
+}
+
+std::string ObjectFile::state_json() const {
+  const std::lock_guard lock(mutex_);
+  const std::string_view state = !loaded_ ? "unknown" : last_error_.empty() ? "followed" : "stale";
+  std::string out = fmt::format(R"({{"path":{},"state":"{}","objects":{})", json_quote(options_.path), state,
+                                objects_->size());
+  if (!last_error_.empty()) out += fmt::format(R"(,"error":{})", json_quote(last_error_));
+  return out + "}";
 }
 
 }  // namespace penstock::discovery

@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "discovery/file_watch.h"
+#include "discovery/object_feed.h"
 #include "inference/notifications.h"
 
 namespace penstock::discovery {
@@ -15,7 +16,7 @@ namespace penstock::discovery {
 // The objects of one kind out of a file (config/objects_file.h), followed as it changes. As with endpoints, a
 // change takes effect whole or not at all: a file with an error leaves the last good objects in place and is
 // logged once. Objects of other kinds are left out.
-class ObjectFile {
+class ObjectFile final : public ObjectFeed {
  public:
   struct Options {
     std::string path;
@@ -36,8 +37,10 @@ class ObjectFile {
   void stop() { watch_.stop(); }
   // load(), and tells of what changed.
   Status reload();
-  // Never null; any thread.
-  std::shared_ptr<const NotifiedObjects> objects() const;
+  // Never null.
+  std::shared_ptr<const NotifiedObjects> objects() const override;
+  // {"path","state","objects","error"}: followed, stale (it can't be used as it is now) or unknown.
+  std::string state_json() const override;
 
  private:
   Result<bool> read();  // true: there are others than before

@@ -33,7 +33,7 @@ class ObjectFileTest : public ::testing::Test {
   static std::vector<std::string> names(const ObjectFile& file) {
     std::vector<std::string> out;
     const auto objects = file.objects();
-    for (const NotifiedObject& object : *objects) out.push_back(object.ns + "/" + object.name);
+    for (const auto& object : *objects) out.push_back(object->ns + "/" + object->name);
     return out;
   }
 

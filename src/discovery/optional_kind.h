@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -11,13 +12,15 @@
 
 namespace penstock::discovery {
 
-// A resource that a cluster has in one of two API groups, or not at all: looks which, and again every now and
-// then, for it may come or move. On the client's loop, but for state().
+// A resource that a cluster may have or not, perhaps in one of two API groups: looks which, and again every
+// now and then, for it may come or move. On the client's loop, but for state().
 class OptionalKind {
  public:
   struct Options {
+    // A plural of "": what the server calls the kind, as long as it can be listed and watched. Then the texts
+    // are the caller's, and outlive this.
     kubernetes::Resource preferred;
-    kubernetes::Resource legacy;  // is used with a warning where only that is there
+    std::optional<kubernetes::Resource> legacy;  // is used with a warning where only that is there
     Duration look_again{0};
     // Between two answers that say neither yes nor no (Backoff).
     Duration retry_base{0};
@@ -26,8 +29,8 @@ class OptionalKind {
   struct State {
     std::optional<kubernetes::Resource> followed;  // which was there last
     bool looked = false;                           // it is known whether there is one
-    bool absent = false;                           // there is none now
-    std::string trouble;                           // why that is not known
+    bool absent = false;                           // there is none now that can be followed
+    std::string trouble;                           // why that is not known, or what is there instead
   };
 
   // `follow`: its objects are those of this resource from now on. `changed`: state() says something else.
@@ -46,13 +49,18 @@ class OptionalKind {
   State state() const;
 
  private:
+  // What a discovery document says of the resource; nothing: it is not there, or (`why`) of no use.
+  std::optional<kubernetes::Resource> served(kubernetes::Json document, const kubernetes::Resource& resource,
+                                             std::string& why);
   // Which of the two the server has; an answer that says neither yes nor no is a failure.
-  io::Task<kubernetes::Failure> look(io::CancelToken token, std::optional<kubernetes::Resource>& found);
+  io::Task<kubernetes::Failure> look(io::CancelToken token, std::optional<kubernetes::Resource>& found,
+                                     std::string& why);
 
   kubernetes::ApiClient& api_;
   const Options options_;
   const std::function<void(const kubernetes::Resource&)> follow_;
   const std::function<void()> changed_;
+  std::deque<std::string> names_;  // plurals that were found: resources point to them
   mutable std::mutex mutex_;
   State state_;  // changed on the loop, under mutex_
 };

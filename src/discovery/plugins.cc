@@ -1,8 +1,10 @@
 #include "discovery/plugins.h"
 
+#include <algorithm>
 #include <array>
 
 #include "config/params.h"
+#include "kubernetes/resource.h"
 
 namespace penstock::discovery {
 
@@ -38,7 +40,26 @@ void bind(config::Binder& b, ObjectSourceParams& p) {
   b.field("kind", p.kind.kind, "", "The kind, such as Pod. Required.");
   b.field("path", p.path, "",
           "File with the objects, as `kubectl get -o yaml` or `-o json` writes them; read again when it "
-          "changes, objects of other kinds in it are left out. Empty: nothing is told.");
+          "changes, objects of other kinds in it are left out. Empty: those of the API server, where the "
+          "picker has one.");
+  b.field("namespace", p.ns, "",
+          "Namespace of the API server's objects. Empty: the pool's for Pods, InferencePools, "
+          "InferenceObjectives and InferenceModelRewrites, all for other kinds.");
+  b.field("maxObjects", p.max_objects, "objects",
+          "Most of the API server's objects that are kept; further ones are left out.");
+  b.quantity("maxMemory", p.max_bytes, "bytes", "Most memory that they take; further ones are left out.");
+  if (p.max_objects < 1) b.fail("maxObjects", "must be at least 1");
+  if (p.max_bytes < 1) b.fail("maxMemory", "must be at least 1");
+}
+
+// Of which a pool is made.
+bool of_pools(const ObjectKind& kind) {
+  constexpr std::array<std::string_view, 3> kKinds{"InferencePool", "InferenceObjective",
+                                                   "InferenceModelRewrite"};
+  constexpr std::array kGroups{kubernetes::kPoolGroup, kubernetes::kLegacyGroup, kubernetes::kLlmdGroup};
+  if (kind.group.empty()) return kind.kind == kubernetes::kPods.kind;
+  return std::find(kKinds.begin(), kKinds.end(), kind.kind) != kKinds.end() &&
+         std::find(kGroups.begin(), kGroups.end(), kind.group) != kGroups.end();
 }
 
 Result<std::unique_ptr<Plugin>> create_object_source(const PluginFactoryContext& ctx) {
@@ -50,6 +71,9 @@ Result<std::unique_ptr<Plugin>> create_object_source(const PluginFactoryContext&
   if (!status.ok()) return std::move(status).error();
   if (params.kind.version.empty() || params.kind.kind.empty())
     return invalid_config("version and kind are required for k8s-notification-source");
+  if (!params.path.empty() && !params.ns.empty())
+    return invalid_config(
+        "k8s-notification-source: 'namespace' is of the API server's objects, 'path' of a file's");
   return std::unique_ptr<Plugin>(std::make_unique<ObjectSourcePlugin>(std::move(params)));
 }
 
@@ -76,7 +100,7 @@ constexpr std::array kPlugins{
         .describe = describe_file_discovery},
     PluginDescriptor{.type = "k8s-notification-source",
                      .stability = Stability::kBeta,
-                     .summary = "Tells extractors of the objects of one kind, from a file.",
+                     .summary = "Tells extractors of the objects of one kind, from the API server or a file.",
                      .create = create_object_source,
                      .describe = describe_object_source},
     PluginDescriptor{.type = "endpoint-notification-source",
@@ -86,6 +110,11 @@ constexpr std::array kPlugins{
 };
 
 }  // namespace
+
+std::string ObjectSourcePlugin::namespace_for(std::string_view pool_namespace) const {
+  if (!params_.ns.empty()) return params_.ns;
+  return of_pools(params_.kind) ? std::string(pool_namespace) : "";
+}
 
 std::span<const PluginDescriptor> discovery_plugins() {
   return kPlugins;

@@ -32,15 +32,23 @@ class FileDiscoveryPlugin final : public Plugin {
 struct ObjectSourceParams {
   ObjectKind kind;
   std::string path;
+  std::string ns;
+  int64_t max_objects = 20'000;
+  int64_t max_bytes = int64_t{128} << 20;
+
+  friend bool operator==(const ObjectSourceParams&, const ObjectSourceParams&) = default;
 };
 
 // `k8s-notification-source`: tells ObjectExtractors of the objects of one kind. They come from the file
-// `path` (object_file.h), which is watched; without one there are none: a cluster is followed for the pool's
-// own kinds only. Error: `version and kind are required for k8s-notification-source`.
+// `path` (object_file.h), which is watched; without one from the API server (kubernetes_objects.h), where the
+// picker has one. Error: `version and kind are required for k8s-notification-source`.
 class ObjectSourcePlugin final : public Plugin {
  public:
   explicit ObjectSourcePlugin(ObjectSourceParams params) : params_(std::move(params)) {}
   const ObjectSourceParams& params() const { return params_; }
+  // Where an API server's objects lie, "": in all namespaces. As in llm-d-router the kinds of which a pool is
+  // made (Pods, InferencePools, objectives, rewrites) are those of its own namespace, others all.
+  std::string namespace_for(std::string_view pool_namespace) const;
 
  private:
   ObjectSourceParams params_;

@@ -1,5 +1,6 @@
 #include "discovery/plugins.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "telemetry/metrics.h"
@@ -42,7 +43,30 @@ TEST(DiscoveryPluginsTest, ASourceOfObjectsNamesTheirKind) {
   const auto& params = dynamic_cast<const ObjectSourcePlugin&>(**plugin).params();
   EXPECT_EQ(params.kind.text(), "apps/v1/Deployment");
   EXPECT_EQ(params.path, "/d.yaml");
+  EXPECT_EQ(
+      create("k8s-notification-source", "{version: v1, kind: Pod, path: /p, namespace: n}").error().message,
+      "k8s-notification-source: 'namespace' is of the API server's objects, 'path' of a file's");
+  EXPECT_THAT(create("k8s-notification-source", "{version: v1, kind: Pod, maxObjects: 0, maxMemory: 0}")
+                  .error()
+                  .message,
+              testing::AllOf(testing::HasSubstr("maxObjects: must be at least 1"),
+                             testing::HasSubstr("maxMemory: must be at least 1")));
   EXPECT_TRUE(create("endpoint-notification-source", "{anything: 1}").ok()) << "as in the reference";
+}
+
+TEST(DiscoveryPluginsTest, OnlyKindsOfWhichAPoolIsMadeAreThoseOfItsNamespace) {
+  const auto place = [](std::string_view parameters) {
+    const auto plugin = create("k8s-notification-source", parameters);
+    return plugin.ok() ? dynamic_cast<const ObjectSourcePlugin&>(**plugin).namespace_for("pool")
+                       : plugin.error().message;
+  };
+  EXPECT_EQ(place("{version: v1, kind: Pod}"), "pool");
+  EXPECT_EQ(place("{group: llm-d.ai, version: v1alpha2, kind: InferenceObjective}"), "pool");
+  EXPECT_EQ(place("{group: inference.networking.k8s.io, version: v1, kind: InferencePool}"), "pool");
+  EXPECT_EQ(place("{group: apps, version: v1, kind: Deployment}"), "");
+  EXPECT_EQ(place("{group: example.com, version: v1, kind: Pod}"), "") << "another Pod";
+  EXPECT_EQ(place("{group: example.com, version: v1, kind: InferencePool}"), "");
+  EXPECT_EQ(place("{group: apps, version: v1, kind: Deployment, namespace: mine}"), "mine");
 }
 
 }  // namespace

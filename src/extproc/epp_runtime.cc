@@ -70,6 +70,7 @@ void warn_of_unseen_answers(const EppOptions& options, const director::Policy& p
 assembly::PoolSpec EppRuntime::pool_spec(const EppOptions& options, const config::Manifests& manifests) {
   assembly::PoolSpec spec;
   spec.settings = options.pool;
+  spec.api_server = !options.pool.discovery.given();
   for (const config::InferencePool& pool : manifests.pools) {
     if (pool.meta.name != options.pool.name || pool.meta.ns != options.pool.ns) continue;
     spec.selector = pool.selector;
@@ -160,6 +161,7 @@ Status EppRuntime::make_cluster(const EppOptions& options) {
       discovery::KubernetesDiscovery::create(std::move(kube), cluster_sink_.get(), listener, base_->metrics);
   if (!made.ok()) return std::move(made).error();
   cluster_ = *std::move(made);
+  if (!fleet_) pool().follow_objects(cluster_->objects());
   if (!options.manifests.empty()) {
     telemetry::log_warn("rewrites and objectives come from the cluster, --manifests has no effect",
                         {{"manifests", options.manifests}});
@@ -444,8 +446,9 @@ void EppRuntime::stop() {
 }
 
 bool EppRuntime::ready() const {
-  if (!listening_ || draining_ || (cluster_ && !cluster_->complete())) return false;
-  return fleet_ ? fleet_->settled() : pool().ready();
+  if (!listening_ || draining_ || !(fleet_ ? fleet_->settled() : pool().ready())) return false;
+  // What the first pools' plugins want to be told of is known once they are.
+  return !cluster_ || cluster_->complete();
 }
 
 std::string EppRuntime::readiness_json() const {

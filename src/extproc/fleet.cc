@@ -195,6 +195,7 @@ Result<assembly::PoolSpec> Fleet::spec_of(const Member& member) const {
   spec.settings.ns = member.pool.meta.ns;
   spec.app_protocol = member.pool.app_protocol;
   spec.told_endpoints = true;
+  spec.api_server = true;
   if (!member.wants_config) return spec;
   auto document = config::parse_document(*member.config->text, member.config->source);
   if (!document.ok()) return std::move(document).error();
@@ -210,6 +211,7 @@ Status Fleet::make(Member& member) {
   if (!made.ok()) return std::move(made).error();
   std::shared_ptr<assembly::PoolRuntime> runtime = *std::move(made);
   runtime->set_rules(assembly::pool_rules(rules_, runtime->pool().ns, runtime->pool().name));
+  runtime->follow_objects(cluster_->objects());
   DoorPool pool;
   pool.pool = &runtime->pool();
   pool.members = &runtime->members();

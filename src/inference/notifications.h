@@ -8,7 +8,7 @@
 #include "inference/plugin.h"
 
 // Objects of the Kubernetes API that plugins are told of. Where they come from is the source's affair: a file
-// (discovery/object_file.h), or a client of the API.
+// (discovery/object_file.h), or the API server (discovery/kubernetes_objects.h).
 namespace penstock {
 
 struct ObjectKind {
@@ -24,15 +24,22 @@ struct ObjectKind {
 struct NotifiedObject {
   std::string ns;
   std::string name;
-  config::Node object;  // as it is written, a map
+  // A map: as a file has it; of the API server's, apiVersion, kind, metadata.namespace, metadata.name and the
+  // fields that its extractors read.
+  config::Node object;
 };
-// All there are of one kind, ascending by namespace, then name.
-using NotifiedObjects = std::vector<NotifiedObject>;
+// All there are of one kind, ascending by namespace, then name; never null.
+using NotifiedObjects = std::vector<std::shared_ptr<const NotifiedObject>>;
+// Puts them into that order.
+void sort_objects(NotifiedObjects& objects);
 
 // Makes something of objects of one kind.
 class ObjectExtractor : public virtual Plugin {
  public:
   virtual ObjectKind object_kind() const = 0;
+  // Which fields of an object it reads: others need not be kept. "metadata.labels" is the whole map; lists
+  // are whole. None: all of them but metadata.managedFields.
+  virtual std::vector<std::string> object_fields() const { return {}; }
   // All there are now; again whenever that changes. From one thread at a time, not a loop; the objects live
   // as long as the call. Never called: nobody tells of the kind.
   virtual void objects(const NotifiedObjects& all) const = 0;

@@ -28,9 +28,14 @@ bool is_ready(const Node& pod) {
 
 }  // namespace
 
+std::vector<std::string> pod_fields() {
+  return {"metadata.deletionTimestamp", "metadata.labels", "spec.hostname", "status.conditions"};
+}
+
 std::vector<Pod> ready_pods(const NotifiedObjects& all) {
   std::vector<Pod> out;
-  for (const NotifiedObject& object : all) {
+  for (const auto& one : all) {
+    const NotifiedObject& object = *one;
     if (!is_ready(object.object)) continue;
     Pod& pod = out.emplace_back();
     pod.ns = object.ns;

@@ -17,6 +17,8 @@ struct Pod {
   std::string hostname;  // spec.hostname
   std::map<std::string, std::string, std::less<>> labels;
 };
+// The fields of a Pod that ready_pods() reads.
+std::vector<std::string> pod_fields();
 // Those that are ready and not terminating: no deletionTimestamp, and the first condition Ready is "True".
 // https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-conditions
 std::vector<Pod> ready_pods(const NotifiedObjects& all);

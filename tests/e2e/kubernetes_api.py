@@ -458,6 +458,13 @@ class KubernetesApi(ApiServer):
             allowed = any(user == spec["user"] and may for user, may in self.reviews.values())
             return {"allowed": allowed and spec["nonResourceAttributes"]["verb"] == "get"}
 
+    def install(self, kind):
+        """One more definition; objects of it are put by its plural."""
+        with self.lock:
+            self.KINDS = {**self.KINDS, kind.plural: kind}
+            self.kinds.append(kind)
+            self.installed.add(kind.plural)
+
     def kubeconfig(self, folder):
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "kubeconfig"

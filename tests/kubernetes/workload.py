@@ -125,9 +125,12 @@ class ShippedPicker(Exposition):
     def endpoints(self):
         return self.metric_sum("llm_d_epp_ready_endpoints")
 
+    def cluster_state(self):
+        return httpx.get(f"{self.admin}/readyz", timeout=10).json()["kubernetes"]
+
     def known(self):
         """What it says of the cluster: of the pool, and of each resource."""
-        state = httpx.get(f"{self.admin}/readyz", timeout=10).json()["kubernetes"]
+        state = self.cluster_state()
         return state["pool"], {each["resource"]: each for each in state["resources"]}
 
     def has_said(self, message, *words):

@@ -51,6 +51,10 @@ ObjectKind TopologyExtractor::object_kind() const {
   return kPodKind;
 }
 
+std::vector<std::string> TopologyExtractor::object_fields() const {
+  return pod_fields();
+}
+
 void TopologyExtractor::objects(const NotifiedObjects& all) const {
   auto hostnames = std::make_shared<Hostnames>();
   for (Pod& pod : ready_pods(all)) {

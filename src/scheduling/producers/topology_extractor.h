@@ -32,6 +32,7 @@ class TopologyExtractor final : public DataProducer, public EndpointExtractor, p
   void bind_slots(const SlotResolver& slots) override;
   Status produce(SchedulingContext& ctx) const override;
   ObjectKind object_kind() const override;
+  std::vector<std::string> object_fields() const override;
   void objects(const NotifiedObjects& all) const override;
 
  private:

@@ -37,8 +37,9 @@ TEST(TopologyExtractorTest, LabelsAreReadOnceForAMembership) {
   EXPECT_EQ(zone(), "z1");
 }
 
-NotifiedObject pod(const std::string& name, const std::string& text) {
-  return {"ns", name, *config::parse_document(text, "test")};
+std::shared_ptr<const NotifiedObject> pod(const std::string& name, const std::string& text) {
+  return std::make_shared<const NotifiedObject>(
+      NotifiedObject{"ns", name, *config::parse_document(text, "test")});
 }
 
 TEST(TopologyExtractorTest, WhereTheHostLabelIsMissingTheReadyPodsHostnameCounts) {

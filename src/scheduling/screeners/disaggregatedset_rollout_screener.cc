@@ -178,6 +178,10 @@ ObjectKind DisaggregatedSetRolloutScreener::object_kind() const {
   return kPodKind;
 }
 
+std::vector<std::string> DisaggregatedSetRolloutScreener::object_fields() const {
+  return pod_fields();
+}
+
 void DisaggregatedSetRolloutScreener::objects(const NotifiedObjects& all) const {
   Counts counts;
   for (Pod& pod : ready_pods(all)) {

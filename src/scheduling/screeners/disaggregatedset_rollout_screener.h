@@ -86,6 +86,7 @@ class DisaggregatedSetRolloutScreener final : public Screener, public PreRequest
   Status pre_request(SchedulingContext& ctx, const SchedulingResult& result) const override;
   bool works_on_answers() const override { return !params_.selectors.empty(); }
   ObjectKind object_kind() const override;
+  std::vector<std::string> object_fields() const override;
   void objects(const NotifiedObjects& all) const override;
 
  private:

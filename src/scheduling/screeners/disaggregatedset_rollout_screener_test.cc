@@ -107,7 +107,8 @@ TEST_F(Rollout, WorkersAreTheReadyPodsOnceSomebodyTellsOfThem) {
         "{metadata: {labels: {app: llm, disaggregatedset.x-k8s.io/revision: " + revision +
         ", disaggregatedset.x-k8s.io/role: " + role + "}}, status: {conditions: [{type: Ready, status: '" +
         ready + "'}]}}";
-    return NotifiedObject{"ns", name, *config::parse_document(text, "test")};
+    return std::make_shared<const NotifiedObject>(
+        NotifiedObject{"ns", name, *config::parse_document(text, "test")});
   };
   extractor->objects({pod("a", "C", "prefill", "True"), pod("b", "C", "decode", "True"),
                       pod("c", "A", "prefill", "True"), pod("d", "A", "decode", "False")});
