@@ -157,7 +157,7 @@ def test_a_reload_begins_and_ends_sources(api, begin):
     watches = api.requests["watch", POD]
     picker.file.write_text(config({**PODS, "name": "others"}))
     picker.reload()
-    assert picker.share("old") == 1, "a new policy knows at once what is followed"
+    assert picker.destination()[0] == "127.0.0.2:8000", "a new policy knows at once what is followed"
     assert api.requests["watch", POD] == watches, "by the same watch"
     picker.file.write_text(config())
     picker.reload()
