@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <utility>
 
 #include "admin/admin_server.h"
@@ -49,6 +48,14 @@ io::Task<int> refusal(discovery::KubernetesDiscovery& cluster, io::HttpExchange&
   co_return 503;
 }
 
+void warn_of_ignored_flags(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_group() != kNoEffect || option->count() == 0) continue;
+    telemetry::log_warn("a flag is accepted without effect",
+                        {{"flag", option->get_name()}, {"why", option->get_description()}});
+  }
+}
+
 // Flags about a cluster that this picker asks nothing.
 void warn_of_cluster_flags(const EppFlags& flags, const CLI::App& command, bool asks) {
   const auto warn = [&](const char* name, std::string_view why) {
@@ -65,6 +72,43 @@ void warn_of_cluster_flags(const EppFlags& flags, const CLI::App& command, bool 
   }
 }
 
+// The admin pages; who may see them is the cluster's to say, where there is one to ask.
+admin::AdminPages guarded_pages(const EppFlags& flags, extproc::EppRuntime& runtime) {
+  admin::AdminPages pages = pages_of<extproc::Door::ExplainRequest>(runtime);
+  if (!flags.metrics_auth) return pages;
+  if (discovery::KubernetesDiscovery* cluster = runtime.cluster(); cluster != nullptr) {
+    pages.refuse = [cluster](io::HttpExchange& exchange) { return refusal(*cluster, exchange); };
+  } else if (flags.metrics_client_ca.empty()) {
+    telemetry::log_info("metrics-endpoint-auth: there is no Kubernetes API to ask, /metrics is open");
+  }
+  return pages;
+}
+
+// Reads flags' documents again; what can't be used leaves the former state.
+void reload(const EppFlags& flags, const CLI::App& command, EppPlan& plan, extproc::EppRuntime& runtime) {
+  telemetry::log_info("SIGHUP: reading files again");
+  auto again = plan_of(flags, command);
+  if (!again.ok()) {
+    telemetry::log_error("reload failed, the former state stays", {{"error", again.error().message}});
+    return;
+  }
+  for (const std::string& warning : again->warnings) telemetry::log_warn(warning);
+  plan.drain_timeout = again->drain_timeout;
+  // What failed is in the log, part by part.
+  static_cast<void>(runtime.reload(std::move(again->options)));
+}
+
+void drain_requests(ProcessSignals& signals, Duration timeout, extproc::EppRuntime& runtime) {
+  telemetry::log_info("draining", {{"timeout_s", to_seconds(timeout)}});
+  runtime.begin_drain();
+  // Data planes go on sending until they see that health says NOT_SERVING, and silence does not tell that
+  // they have: an idle one may send its next request here.
+  if (drain(signals, timeout, [] { return 1; })) return;
+  telemetry::log_info("closing", {{"requests", runtime.active_requests()}});
+  runtime.close_door();
+  drain(signals, timeout, [&] { return runtime.active_requests(); });
+}
+
 int epp(const EppFlags& flags, const CLI::App& command) {
   auto plan = plan_of(flags, command);
   if (!plan.ok()) {
@@ -74,17 +118,13 @@ int epp(const EppFlags& flags, const CLI::App& command) {
   ProcessSignals signals;
   telemetry::init_logging(log_level(plan->log_level));
   for (const std::string& warning : plan->warnings) telemetry::log_warn(warning);
+  warn_of_ignored_flags(command);
   const auto fail = [](const Error& error) {
     telemetry::log_error("penstock can't start", {{"error", error.message}});
     telemetry::flush_logs();
     return kFailed;
   };
-  for (const CLI::Option* option : command.get_options()) {
-    if (option->get_group() != kNoEffect || option->count() == 0) continue;
-    telemetry::log_warn("a flag is accepted without effect",
-                        {{"flag", option->get_name()}, {"why", option->get_description()}});
-  }
-  auto tls = metrics_tls(*plan);
+  const auto tls = metrics_tls(*plan);
   if (!tls.ok()) return fail(tls.error());
   auto created = extproc::EppRuntime::create(plan->options);
   if (!created.ok()) return fail(created.error());
@@ -93,18 +133,10 @@ int epp(const EppFlags& flags, const CLI::App& command) {
 
   io::LoopGroup admin_loop(1);
   admin_loop.start();
-  admin::AdminPages pages = pages_of<extproc::Door::ExplainRequest>(runtime);
-  if (flags.metrics_auth && runtime.cluster() != nullptr) {
-    pages.refuse = [cluster = runtime.cluster()](io::HttpExchange& exchange) {
-      return refusal(*cluster, exchange);
-    };
-  } else if (flags.metrics_auth && plan->metrics_client_ca.empty()) {
-    telemetry::log_info("metrics-endpoint-auth: there is no Kubernetes API to ask, /metrics is open");
-  }
-  admin::AdminServer admin(admin_loop.at(0), std::move(pages));
-  auto metrics_address = io::SocketAddress::parse(plan->admin_address);
-  if (!metrics_address.ok()) return fail(metrics_address.error().wrap("metrics address"));
-  auto bound = admin.listen(*metrics_address, *tls);
+  admin::AdminServer admin(admin_loop.at(0), guarded_pages(flags, runtime));
+  const auto address = io::SocketAddress::parse(plan->admin_address);
+  if (!address.ok()) return fail(address.error().wrap("metrics address"));
+  const auto bound = admin.listen(*address, *tls);
   if (!bound.ok()) return fail(bound.error().wrap("metrics address " + plan->admin_address));
   telemetry::log_info("admin listening", {{"address", bound->to_string()}});
   if (Status status = runtime.start(); !status.ok()) {
@@ -119,28 +151,9 @@ int epp(const EppFlags& flags, const CLI::App& command) {
     const std::optional<int> number = signals.wait(std::chrono::milliseconds(500));
     if (number == SIGTERM || number == SIGINT) break;
     runtime.tick();
-    if (number != SIGHUP) continue;
-    telemetry::log_info("SIGHUP: reading files again");
-    auto again = plan_of(flags, command);
-    if (again.ok()) {
-      for (const std::string& warning : again->warnings) telemetry::log_warn(warning);
-      plan->drain_timeout = again->drain_timeout;
-      // What failed is in the log, part by part.
-      static_cast<void>(runtime.reload(std::move(again->options)));
-    } else {
-      telemetry::log_error("reload failed, the former state stays", {{"error", again.error().message}});
-    }
+    if (number == SIGHUP) reload(flags, command, *plan, runtime);
   }
-
-  telemetry::log_info("draining", {{"timeout_s", to_seconds(plan->drain_timeout)}});
-  runtime.begin_drain();
-  // Data planes go on sending until they see that health says NOT_SERVING, and silence does not tell that
-  // they have: an idle one may send its next request here.
-  if (!drain(signals, plan->drain_timeout, [] { return 1; })) {
-    telemetry::log_info("closing", {{"requests", runtime.active_requests()}});
-    runtime.close_door();
-    drain(signals, plan->drain_timeout, [&] { return runtime.active_requests(); });
-  }
+  drain_requests(signals, plan->drain_timeout, runtime);
   // Its pages read what stop() takes apart.
   admin.stop();
   admin_loop.stop();

@@ -1,7 +1,5 @@
 #include "cli/epp_flags.h"
 
-#include <type_traits>
-
 namespace penstock::cli {
 
 namespace {
@@ -75,21 +73,25 @@ void add_reference_flags(CLI::App& command, EppFlags& flags) {
          "debug, info, warn, error, panic (as error), trace, or a number as for -v");
   flag("--tracing", flags.tracing,
        "Traces, as settings and the OTEL_* environment say; else to standard output");
+}
 
-  const auto ignored = [&](const char* name, auto& value, const char* text) {
-    if constexpr (std::is_same_v<std::remove_reference_t<decltype(value)>, bool>) {
-      command.add_flag(name, value, text)->group(kNoEffect);
-    } else {
-      command.add_option(name, value, text)->group(kNoEffect);
-    }
+// Flags of the reference that are taken so that its command lines work here, and say nothing.
+void add_ignored_flags(CLI::App& command, EppFlags& flags) {
+  const auto flag = [&](const char* name, const char* text) {
+    command.add_flag(name, flags.ignored_flag, text)->group(kNoEffect);
   };
-  ignored("--enable-pprof", flags.pprof, "There is no Go profiler");
-  ignored("--refresh-prometheus-metrics-interval", flags.prometheus_interval,
-          "Pool metrics are computed when they are asked for");
-  ignored("--zap-devel", flags.ignored_flag, "Logs are JSON lines");
-  for (const char* name : {"--zap-encoder", "--zap-stacktrace-level", "--zap-time-encoding"}) {
-    ignored(name, flags.ignored_text, "Logs are JSON lines");
-  }
+  const auto option = [&](const char* name, const char* text) {
+    command.add_option(name, flags.ignored_text, text)->group(kNoEffect);
+  };
+  flag("--enable-pprof", "There is no Go profiler");
+  option("--refresh-prometheus-metrics-interval", "Pool metrics are computed when they are asked for");
+  flag("--zap-devel", "Logs are JSON lines");
+  for (const char* name : {"--zap-encoder", "--zap-stacktrace-level", "--zap-time-encoding"})
+    option(name, "Logs are JSON lines");
+}
+
+// Flags of the reference that it refuses, in its words.
+void add_refused_flags(CLI::App& command) {
   constexpr const char* kRefused = "Refused";
   for (const std::string name :
        {"total-queued-requests-metric", "total-running-requests-metric", "kv-cache-usage-percentage-metric",
@@ -171,6 +173,8 @@ void add_own_flags(CLI::App& command, EppFlags& flags) {
 
 void add_epp_flags(CLI::App& command, EppFlags& flags) {
   add_reference_flags(command, flags);
+  add_ignored_flags(command, flags);
+  add_refused_flags(command);
   add_own_flags(command, flags);
 }
 

@@ -29,15 +29,13 @@ struct EppFlags {
   bool no_subset_filter = false;
   bool emit_scores = false;
   std::string metrics_interval = "50ms";
-  std::string prometheus_interval = "5s";
   std::string staleness = "2s";
   int64_t verbosity = 2;
   std::string zap_log_level;
-  std::string ignored_text;
-  bool ignored_flag = false;
+  std::string ignored_text;   // of every flag of kNoEffect that takes a value
+  bool ignored_flag = false;  // of every other one
   bool tracing = true;
   bool health_checking = false;
-  bool pprof = true;
   std::string cert_path;
   bool cert_reload = false;
   bool secure = true;
@@ -75,6 +73,7 @@ struct EppFlags {
   std::string pool_linger = "5m";
   std::string pool_ports;
 
+  // Whether several pools are served.
   bool many() const { return all_pools || !pool_selector.empty(); }
 };
 

@@ -82,7 +82,8 @@ Status check_pool(const EppFlags& flags) {
   return {};
 }
 
-Status check_unsupported(const EppFlags& flags) {
+// Flags that exclude or need each other, in the reference's words.
+Status check_combinations(const EppFlags& flags) {
   if (!flags.config_file.empty() && !flags.config_text.empty()) {
     return invalid_config(
         "both the \"config-file\" and \"config-text\" flags cannot be set at the same time");
@@ -338,7 +339,7 @@ Result<EppPlan> plan_of(const EppFlags& flags, const CLI::App& command) {
   EppPlan plan;
   extproc::EppOptions& options = plan.options;
   const Given given{command};
-  for (const auto& check : {check_unsupported(flags), check_pools(flags, given), check_pool(flags),
+  for (const auto& check : {check_combinations(flags), check_pools(flags, given), check_pool(flags),
                             check_log_level(flags.zap_log_level)}) {
     if (!check.ok()) return check.error();
   }

@@ -36,15 +36,8 @@ struct ServeFlags {
 constexpr std::string_view kDefaultListen = ":8080";
 constexpr std::string_view kDefaultAdmin = "127.0.0.1:9090";
 
-// The settings document, with what flags add to it or change in it.
-Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
-  gateway::ServeOptions options;
-  config::Settings& settings = options.settings;
-  if (!flags.settings_file.empty()) {
-    auto loaded = config::load_settings(flags.settings_file);
-    if (!loaded.ok()) return std::move(loaded).error();
-    settings = std::move(*loaded);
-  }
+// --listen in place of the settings' listeners, the first of which lends the rest.
+Status take_listeners(const ServeFlags& flags, config::Settings& settings) {
   if (!flags.listen.empty()) {
     config::ListenerSettings like;
     if (!settings.listeners.empty()) like = settings.listeners.front();
@@ -58,7 +51,6 @@ Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
       settings.listeners.push_back(std::move(listener));
     }
   }
-  if (!flags.manifests.empty()) settings.manifests = flags.manifests;
   // A Gateway in the manifests may bring the listeners.
   if (settings.listeners.empty() && settings.manifests.empty()) {
     config::ListenerSettings listener;
@@ -81,6 +73,11 @@ Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
         "--api-keys, --tls-cert and --tls-key are for the listeners of --listen or --settings, and there is "
         "none: those of Gateway manifests don't take them");
   }
+  return {};
+}
+
+// Loops, admin address, log, drain.
+Status take_process(const ServeFlags& flags, config::Settings& settings) {
   if (flags.loops >= 0) settings.loops = flags.loops;
   if (!flags.admin.empty()) settings.admin_address = flags.admin == "off" ? "" : flags.admin;
   if (!settings.admin_address.empty() && !flags.admin.empty()) {
@@ -95,10 +92,11 @@ Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
     if (!drain.ok()) return std::move(drain).error();
     settings.drain_timeout = *drain;
   }
+  return {};
+}
 
-  // One pool out of the flags: the only one, or what pools of manifests start from.
-  const bool flags_make_a_pool = !flags.model_servers.empty() || !flags.endpoints_file.empty() ||
-                                 !flags.config_file.empty() || !flags.config_text.empty();
+// The pool of the flags: the only one, or what pools of manifests start from.
+Result<config::PoolSettings> pool_of(const ServeFlags& flags) {
   config::PoolSettings pool;
   pool.name = "default";
   if (Status status = check_model_servers(flags.model_servers); !status.ok()) return status.error();
@@ -106,9 +104,6 @@ Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
   pool.discovery.file = flags.endpoints_file;
   pool.config_file = flags.config_file;
   pool.allow_experimental_plugins = flags.allow_experimental;
-  for (config::PoolSettings& named : settings.pools) {
-    named.allow_experimental_plugins = named.allow_experimental_plugins || flags.allow_experimental;
-  }
   if (!flags.config_file.empty() && !flags.config_text.empty()) {
     return invalid_config(
         "both the \"config-file\" and \"config-text\" flags cannot be set at the same time");
@@ -118,24 +113,52 @@ Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
     if (!node.ok()) return std::move(node).error();
     pool.config_inline = std::move(*node);
   }
-  if (!flags.metrics_interval.empty()) {
-    auto interval = duration_flag("--metrics-interval", flags.metrics_interval);
-    if (!interval.ok()) return std::move(interval).error();
-    if (*interval < signals::kMinScrapeInterval) {
-      return invalid_config("--metrics-interval " + flags.metrics_interval + " is less than 50ms");
-    }
-    pool.metrics.interval = *interval;
-    for (config::PoolSettings& named : settings.pools) named.metrics.interval = *interval;
+  return pool;
+}
+
+// What flags say of every pool: of `pool`, theirs, and of those of the settings.
+Status take_pools(const ServeFlags& flags, config::Settings& settings, config::PoolSettings& pool) {
+  for (config::PoolSettings& named : settings.pools) {
+    named.allow_experimental_plugins = named.allow_experimental_plugins || flags.allow_experimental;
   }
+  if (flags.metrics_interval.empty()) return {};
+  auto interval = duration_flag("--metrics-interval", flags.metrics_interval);
+  if (!interval.ok()) return std::move(interval).error();
+  if (*interval < signals::kMinScrapeInterval) {
+    return invalid_config("--metrics-interval " + flags.metrics_interval + " is less than 50ms");
+  }
+  pool.metrics.interval = *interval;
+  for (config::PoolSettings& named : settings.pools) named.metrics.interval = *interval;
+  return {};
+}
+
+// The settings document, with what flags add to it or change in it.
+Result<gateway::ServeOptions> options_of(const ServeFlags& flags) {
+  gateway::ServeOptions options;
+  config::Settings& settings = options.settings;
+  if (!flags.settings_file.empty()) {
+    auto loaded = config::load_settings(flags.settings_file);
+    if (!loaded.ok()) return std::move(loaded).error();
+    settings = std::move(*loaded);
+  }
+  if (!flags.manifests.empty()) settings.manifests = flags.manifests;
+  if (Status status = take_listeners(flags, settings); !status.ok()) return status.error();
+  if (Status status = take_process(flags, settings); !status.ok()) return status.error();
+  auto pool = pool_of(flags);
+  if (!pool.ok()) return std::move(pool).error();
+  if (Status status = take_pools(flags, settings, *pool); !status.ok()) return status.error();
+
+  const bool flags_make_a_pool = !flags.model_servers.empty() || !flags.endpoints_file.empty() ||
+                                 !flags.config_file.empty() || !flags.config_text.empty();
   if (flags_make_a_pool && !settings.pools.empty()) {
     return invalid_config(
         "--model-server, --endpoints-file, --config-file and --config-text make a pool of "
         "their own; the settings file already has pools");
   }
   if (flags_make_a_pool && settings.manifests.empty()) {
-    settings.pools.push_back(pool);
+    settings.pools.push_back(std::move(*pool));
   } else {
-    options.manifest_pool_defaults = pool;
+    options.manifest_pool_defaults = std::move(*pool);
   }
   if (settings.pools.empty() && settings.manifests.empty()) {
     return invalid_config(

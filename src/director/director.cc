@@ -84,6 +84,76 @@ std::optional<Candidate> prefill_target(const SchedulingResult& result) {
   return std::nullopt;
 }
 
+// A request that may be dropped goes no further where the pool is full. Strict mode looks at each endpoint:
+// one that has room takes the request while the pool's mean is full, and none is sent to a full one because
+// others are idle.
+Status shed(const Policy& policy, SchedulingContext& ctx, std::span<Candidate>& candidates) {
+  if (ctx.request.priority >= 0 || policy.saturation == nullptr) return {};
+  bool full = false;
+  if (policy.strict) {
+    candidates = candidates.first(policy.saturation->keep_unsaturated(ctx, candidates));
+    ctx.candidates = candidates;
+    full = candidates.empty();
+  } else {
+    full = policy.saturation->saturation(ctx.pool, ctx.signals, candidates, ctx.now) >= 1.0;
+  }
+  if (!full) return {};
+  return Error{ErrorCode::kResourceExhausted, "system saturated, sheddable request dropped",
+               "rejected-saturated"};
+}
+
+// The producers of one stage; one that fails leaves its data out, and the record says so. `seconds`: of each
+// producer, what it takes; `laps`: nullptr where nothing is timed.
+void produce(const Policy& policy, DataProducer::Stage stage, SchedulingContext& ctx, DecisionRecord& record,
+             std::span<telemetry::Histogram* const> seconds, telemetry::Laps* laps) {
+  for (size_t i = 0; i < policy.producers.size(); ++i) {
+    const DataProducer* producer = policy.producers[i];
+    if (producer->stage() != stage) continue;
+    const Status status = producer->produce(ctx);
+    if (laps != nullptr) laps->end(seconds[i]);
+    if (status.ok()) continue;
+    record.fallback = FallbackState::kProducerFailed;
+    telemetry::log_debug("failed to prepare per request data",
+                         {{"x-request-id", ctx.request.request_id},
+                          {"plugin", std::string_view(producer->name())},
+                          {"error", status.error().message}});
+  }
+}
+
+// Why nobody can be asked. `asleep`: engines that could be woken are among those who are left out.
+Error nobody_to_ask(bool asleep) {
+  return Error{ErrorCode::kServiceUnavailable,
+               asleep ? "every engine of the pool that could be asked sleeps"
+                      : "failed to find endpoint candidates for serving the request",
+               "rejected-no-endpoints"};
+}
+
+Status admit(const Policy& policy, SchedulingContext& ctx) {
+  for (const Admitter* admitter : policy.admitters) {
+    if (Status status = admitter->admit(ctx); !status.ok()) {
+      const Error& denial = status.error();
+      return Error{denial.code, "request cannot be admitted: " + denial.message, denial.dropped_reason};
+    }
+  }
+  return {};
+}
+
+// The scores that go to the front door with the answer: copies, of every candidate that was scored.
+std::span<EndpointScore> kept_scores(const PoolSnapshot& pool, const ProfileResult& primary, Arena& arena) {
+  std::span<EndpointScore> scores = arena.make_span<EndpointScore>(primary.scored.size());
+  for (size_t i = 0; i < scores.size(); ++i)
+    scores[i] = {arena.copy(pool.endpoints[primary.scored[i]]->host_port), primary.totals[i]};
+  return scores;
+}
+
+// `prefer: if-available` wants an endpoint that holds some of the prompt, or none.
+Status check_cached(const Policy& policy, const SchedulingContext& ctx, Candidate winner) {
+  if (!prefers_cached_only(ctx.request.headers)) return {};
+  const auto matches = ctx.attributes.column<PrefixMatch>(policy.prefix_match_slot);
+  if (!matches.empty() && matches[winner].match_blocks != 0) return {};
+  return Error{ErrorCode::kPreconditionFailed, "no decode worker has the requested KV cache"};
+}
+
 bool has_no_body_by_method(std::string_view method) {
   return method == "GET" || method == "HEAD" || method == "DELETE" || method == "OPTIONS";
 }
@@ -501,7 +571,6 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   if (excluded.empty() && found.nobody_healthy && !holder) record.fallback = FallbackState::kAllEjected;
   const bool of_pool = found.of_pool && !holder;
   std::span<Candidate> candidates = holder ? arena.make_filled<Candidate>(1, *holder) : found.candidates;
-  size_t count = candidates.size();
 
   if (!explain) find_plugin_series(request.policy);
   AttributeTable attributes(arena, policy.attribute_slots, pool.endpoints.size());
@@ -517,92 +586,54 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
   request.response_edits = {};
   // What lies between two of the steps that are timed is less than their histograms tell apart: each begins
   // when the one before ended.
-  std::optional<telemetry::Laps> laps;
-  if (!explain) laps.emplace(clock_, now);
-  const auto produce = [&](DataProducer::Stage stage) {
-    for (size_t i = 0; i < policy.producers.size(); ++i) {
-      const DataProducer* producer = policy.producers[i];
-      if (producer->stage() != stage) continue;
-      Status status = producer->produce(ctx);
-      if (laps) laps->end(producer_seconds_[i]);
-      if (!status.ok()) {
-        record.fallback = FallbackState::kProducerFailed;
-        telemetry::log_debug("failed to prepare per request data",
-                             {{"x-request-id", inference.request_id},
-                              {"plugin", std::string_view(producer->name())},
-                              {"error", status.error().message}});
-      }
-    }
-  };
+  std::optional<telemetry::Laps> timed;
+  telemetry::Laps* const laps = explain ? nullptr : &timed.emplace(clock_, now);
   if (inference.prompts.empty()) inference.prompts = request.parsed.prompts;
-  produce(DataProducer::Stage::kRequest);
+  produce(policy, DataProducer::Stage::kRequest, ctx, record, producer_seconds_, laps);
   record.prompt_tokens = inference.prompt_tokens();
   if (record.left_out.draining != 0 && !policy.session_holders.empty() && !holder) {
     candidates = candidates_.with_bound(ctx, wanted, policy.session_holders);
-    count = candidates.size();
     ctx.candidates = candidates;
   }
 
   if (purpose == Purpose::kAsk) {
     // Of everybody: who is screened out then may be another one.
-    produce(DataProducer::Stage::kEndpoints);
+    produce(policy, DataProducer::Stage::kEndpoints, ctx, record, producer_seconds_, laps);
     ask_producers(request, ctx, policy);
     return {};
   }
   if (candidates.empty()) {
-    if (of_pool && record.left_out.asleep != 0) {
-      record.fallback = FallbackState::kAllAsleep;
-      if (!explain) note_fallback(record.fallback, true);
-      return Error{ErrorCode::kServiceUnavailable, "every engine of the pool that could be asked sleeps",
-                   "rejected-no-endpoints"};
-    }
+    const bool asleep = of_pool && record.left_out.asleep != 0;
     // Endpoints that this request tried and lost, or may not use, say nothing about the pool.
-    if (excluded.empty()) {
-      record.fallback = FallbackState::kNoEndpoint;
+    if (asleep || excluded.empty()) {
+      record.fallback = asleep ? FallbackState::kAllAsleep : FallbackState::kNoEndpoint;
       if (!explain && of_pool) note_fallback(record.fallback, true);
     }
-    return Error{ErrorCode::kServiceUnavailable, "failed to find endpoint candidates for serving the request",
-                 "rejected-no-endpoints"};
+    return nobody_to_ask(asleep);
   }
   if (!policy.screeners.empty()) {
+    size_t count = candidates.size();
     if (Status status = screen(ctx, candidates, count, policy); !status.ok()) return status;
     candidates = candidates.first(count);
     ctx.candidates = candidates;
   }
-  if (inference.priority < 0 && policy.saturation != nullptr) {
-    // Strict mode looks at each endpoint: one that has room takes the request while the pool's mean is full,
-    // and none is sent to a full one because others are idle.
-    const bool full = policy.strict ? (count = policy.saturation->keep_unsaturated(ctx, candidates)) == 0
-                                    : policy.saturation->saturation(pool, signals, candidates, now) >= 1.0;
-    if (full) {
-      return Error{ErrorCode::kResourceExhausted, "system saturated, sheddable request dropped",
-                   "rejected-saturated"};
-    }
-    candidates = candidates.first(count);
-    ctx.candidates = candidates;
-  }
-
-  produce(DataProducer::Stage::kEndpoints);
-  for (const Admitter* admitter : policy.admitters) {
-    if (Status status = admitter->admit(ctx); !status.ok()) {
-      const Error& denial = status.error();
-      return Error{denial.code, "request cannot be admitted: " + denial.message, denial.dropped_reason};
-    }
-  }
-  if (laps && !policy.admitters.empty()) laps->end(nullptr);
-  if (laps) laps->mark();
+  if (Status status = shed(policy, ctx, candidates); !status.ok()) return status;
+  produce(policy, DataProducer::Stage::kEndpoints, ctx, record, producer_seconds_, laps);
+  if (Status status = admit(policy, ctx); !status.ok()) return status;
+  if (laps != nullptr && !policy.admitters.empty()) laps->end(nullptr);
+  if (laps != nullptr) laps->mark();
 
   const FallbackState before = record.fallback;
-  Result<SchedulingResult> scheduled = policy.scheduler->run(ctx, record, laps ? &*laps : nullptr);
+  Result<SchedulingResult> scheduled = policy.scheduler->run(ctx, record, laps);
   // Where a profile finds nobody, as of a role whose endpoints are all ejected, a bad chance is better than
   // none.
   if (!scheduled.ok() && !holder && !last_resort && found.left_out.ejected + found.left_out.on_trial != 0) {
     record.fallback = before;
-    if (laps) (void)laps->settle();
+    if (laps != nullptr) (void)laps->settle();
     return choose(request, random, excluded, purpose, explanation, true);
   }
-  const TimePoint schedule_ended = laps ? laps->settle() : clock_.now();
-  if (laps) pool_.metrics.scheduler_seconds.observe(to_seconds(laps->since_mark()));
+  const TimePoint schedule_ended = laps != nullptr ? laps->settle() : clock_.now();
+  if (laps != nullptr) pool_.metrics.scheduler_seconds.observe(to_seconds(laps->since_mark()));
   if (!scheduled.ok()) {
     if (!explain) {
       pool_.metrics.attempts.with({"failure", pool_.metrics.models.admit(inference.target_model), "", "", ""})
@@ -620,21 +651,9 @@ Status Director::choose(Request& request, Random& random, std::span<const Endpoi
       holder ? PickedAs::kHolder : picked_as(*pool.endpoints[winner], claims.has(winner), health_.on(), now);
   fill_record(request, ctx, *scheduled, winner);
   record.endpoint_chosen_at = schedule_ended;
-  if (request.keep_scores) {
-    const ProfileResult& primary = *scheduled->primary;
-    std::span<EndpointScore> scores = arena.make_span<EndpointScore>(primary.scored.size());
-    for (size_t i = 0; i < scores.size(); ++i) {
-      scores[i] = {arena.copy(pool.endpoints[primary.scored[i]]->host_port), primary.totals[i]};
-    }
-    request.scores = scores;
-  }
+  if (request.keep_scores) request.scores = kept_scores(pool, *scheduled->primary, arena);
+  if (Status status = check_cached(policy, ctx, winner); !status.ok()) return status;
 
-  if (prefers_cached_only(inference.headers)) {
-    const auto matches = attributes.column<PrefixMatch>(policy.prefix_match_slot);
-    if (matches.empty() || matches[winner].match_blocks == 0) {
-      return Error{ErrorCode::kPreconditionFailed, "no decode worker has the requested KV cache"};
-    }
-  }
   if (explain) {
     if (explanation != nullptr) append_explanations(*explanation, policy, ctx, *scheduled);
     return {};

@@ -6,6 +6,7 @@
 
 #include "director/body_budget.h"
 #include "gateway/core.h"
+#include "gateway/framing.h"
 #include "io/http.h"
 #include "io/http_client.h"
 
@@ -71,6 +72,8 @@ class Exchange {
   io::Task<void> serve_pool_models();
   io::Task<void> serve_service(ServiceState& service);
 
+  // What whoever gets the request is told of its client; views of the request and of `state_`.
+  RequestRules rules_of_client();
   // One attempt at an endpoint: sets `call_`, and `answer_` or `failure_`.
   io::Task<void> attempt(PoolPart& pool, const Endpoint& endpoint);
   enum class Next : uint8_t { kAnswer, kAgain, kFail };

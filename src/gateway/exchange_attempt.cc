@@ -1,28 +1,31 @@
 #include "gateway/exchange.h"
 
-#include <algorithm>
-
 #include "gateway/framing.h"
 
 namespace penstock::gateway {
 
 using io::Task;
 
-Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint) {
-  ++attempts_;
-  const UpstreamSettings& settings = *upstream_;
-  const io::RequestHead& head = http_.request();
-  const director::Request& request = state_.request;
+RequestRules Exchange::rules_of_client() {
   RequestRules rules;
-  rules.drop_credentials = keys_ != nullptr || !settings.forward_client_authorization;
-  rules.authorization = settings.authorization;
-  rules.drop_accept_encoding = request.restore_model;
   rules.request_id = request_id_;
   rules.traceparent = state_.request.trace.traceparent();
   rules.tracestate = state_.request.trace.tracestate();
   state_.peer_ip = part_.peer_ip(http_.connection());
   rules.peer_ip = state_.peer_ip;
   rules.scheme = http_.connection().tls ? "https" : "http";
+  return rules;
+}
+
+Task<void> Exchange::attempt(PoolPart& pool, const Endpoint& endpoint) {
+  ++attempts_;
+  const UpstreamSettings& settings = *upstream_;
+  const io::RequestHead& head = http_.request();
+  const director::Request& request = state_.request;
+  RequestRules rules = rules_of_client();
+  rules.drop_credentials = keys_ != nullptr || !settings.forward_client_authorization;
+  rules.authorization = settings.authorization;
+  rules.drop_accept_encoding = request.restore_model;
   rules.host = endpoint.host_port;
   state_.fields.clear();
   request_fields(head, rules, state_.scratch, state_.fields);

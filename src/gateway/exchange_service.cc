@@ -19,15 +19,9 @@ Task<void> Exchange::serve_service(ServiceState& service) {
           .targets[service.next.fetch_add(1, std::memory_order_relaxed) % service.config.targets.size()];
   start_deadline(Duration::zero());
   const std::string host = io::join_host_port(target.host, target.port);
-  RequestRules rules;
+  RequestRules rules = rules_of_client();
   rules.to_engine = false;
   rules.drop_credentials = keys_ != nullptr;
-  rules.request_id = request_id_;
-  rules.traceparent = state_.request.trace.traceparent();
-  rules.tracestate = state_.request.trace.tracestate();
-  state_.peer_ip = part_.peer_ip(http_.connection());
-  rules.peer_ip = state_.peer_ip;
-  rules.scheme = http_.connection().tls ? "https" : "http";
   rules.host = host;
   state_.fields.clear();
   request_fields(head, rules, state_.scratch, state_.fields);

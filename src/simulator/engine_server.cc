@@ -1,9 +1,6 @@
 #include "simulator/engine_server.h"
 
-#include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
 #include <ctime>
 
 #include "base/hash.h"
@@ -318,6 +315,65 @@ struct Borrowed {
 
 }  // namespace
 
+Result<std::optional<Fault>> EngineServer::fault_of(const io::RequestHead& head, const Route& route,
+                                                    std::string_view model) {
+  const std::string_view own = head.fields.get("x-sim-fault");
+  if (own.empty()) {
+    const Fault* picked = faults_.pick(route.path, route.kind == RouteKind::kInference, model);
+    return picked == nullptr ? std::nullopt : std::optional<Fault>(*picked);
+  }
+  Faults one(settings_.seed);
+  if (Status set = one.set(own); !set) return set.error();
+  const Fault* picked = one.pick(route.path, true, model);
+  return picked == nullptr ? std::nullopt : std::optional<Fault>(*picked);
+}
+
+Task<bool> EngineServer::suffer(HttpExchange& x, const Route& route, const Fault& fault, TimePoint began) {
+  if (fault.close_after) x.close_after();
+  if (fault.hang || fault.delay_ms > 0) {
+    const Duration length = fault.hang ? Duration(std::chrono::hours(24 * 365))
+                                       : Duration(std::chrono::milliseconds(fault.delay_ms));
+    if (!co_await loop_.sleep(length, x.cancel_token())) {
+      aborted_ += route.kind == RouteKind::kInference ? 1 : 0;
+      last_abort_after_ms_ = to_millis(now() - began);
+      co_return false;
+    }
+  }
+  if (fault.status == 0) co_return true;
+  ++refused_;
+  std::string type;
+  const std::string text = status_body(fault, type);
+  const HeaderField retry{"retry-after", fault.retry_after};
+  count_http(&route, x.request().method, static_cast<int>(fault.status));
+  co_await send(x, static_cast<int>(fault.status), type, text,
+                std::span(&retry, fault.retry_after.empty() ? 0 : 1));
+  co_return false;
+}
+
+std::optional<ApiError> EngineServer::answer_at_once(EngineApi api, EngineRequest& request,
+                                                     std::string& text) {
+  if (api == EngineApi::kLoadAdapter) return load_adapter(request, text);
+  if (api == EngineApi::kUnloadAdapter) return unload_adapter(request, text);
+  int adapter = -1;
+  std::string_view name;
+  if (std::optional<ApiError> error = resolve_model(request, adapter, name)) return error;
+  if (api == EngineApi::kEmbeddings) {
+    text = embeddings_body(request, name);
+    ++answered_;
+  } else if (api == EngineApi::kTokenize) {
+    text = tokenize_body(request);
+  } else if (api == EngineApi::kDetokenize) {
+    std::string decoded;
+    for (const uint32_t token : request.prompts[0]) detokenize(token, decoded);
+    text = "{\"prompt\":" + json_quote(decoded) + "}";
+  } else if (api == EngineApi::kCountTokens) {
+    const std::string count = std::to_string(request.prompts[0].size());
+    text =
+        "{\"input_tokens\":" + count + ",\"context_management\":{\"original_input_tokens\":" + count + "}}";
+  }
+  return std::nullopt;
+}
+
 Task<void> EngineServer::answer_body(HttpExchange& x, const Route& route) {
   const bool inference = route.kind == RouteKind::kInference;
   const TimePoint began = now();
@@ -352,40 +408,12 @@ Task<void> EngineServer::answer_body(HttpExchange& x, const Route& route) {
     error = reader_.read(route.api, {body->data(), body->size()}, request);
   }
 
-  std::optional<Fault> fault;
-  if (const std::string_view own = head.fields.get("x-sim-fault"); !own.empty()) {
-    Faults one(settings_.seed);
-    if (Status set = one.set(own); !set) {
-      co_await send(x, 400, "text/plain; charset=utf-8", set.error().message + "\n");
-      co_return;
-    }
-    if (const Fault* picked = one.pick(route.path, true, request.model)) fault = *picked;
-  } else if (!faults_.empty()) {
-    if (const Fault* picked = faults_.pick(route.path, inference, request.model)) fault = *picked;
+  Result<std::optional<Fault>> fault = fault_of(head, route, request.model);
+  if (!fault) {
+    co_await send(x, 400, "text/plain; charset=utf-8", fault.error().message + "\n");
+    co_return;
   }
-  if (fault) {
-    if (fault->close_after) x.close_after();
-    const int64_t wait_ms = fault->hang ? -1 : fault->delay_ms;
-    if (wait_ms != 0) {
-      const Duration length =
-          wait_ms < 0 ? Duration(std::chrono::hours(24 * 365)) : Duration(std::chrono::milliseconds(wait_ms));
-      if (!co_await loop_.sleep(length, x.cancel_token())) {
-        aborted_ += inference ? 1 : 0;
-        last_abort_after_ms_ = to_millis(now() - began);
-        co_return;
-      }
-    }
-    if (fault->status != 0) {
-      ++refused_;
-      std::string type;
-      const std::string text = status_body(*fault, type);
-      const HeaderField retry{"retry-after", fault->retry_after};
-      count_http(&route, head.method, static_cast<int>(fault->status));
-      co_await send(x, static_cast<int>(fault->status), type, text,
-                    std::span(&retry, fault->retry_after.empty() ? 0 : 1));
-      co_return;
-    }
-  }
+  if (fault->has_value() && !co_await suffer(x, route, **fault, began)) co_return;
   if (!error) {
     if (const std::string_view rank = head.fields.get("x-data-parallel-rank"); !rank.empty() && rank != "0")
       error = ApiError{400, "data_parallel_rank " + std::string(rank) + " is out of range [0, 1).",
@@ -400,7 +428,7 @@ Task<void> EngineServer::answer_body(HttpExchange& x, const Route& route) {
   if (inference && route.api != EngineApi::kEmbeddings) {
     const uint64_t answered = answered_;
     const uint64_t refused = refused_;
-    co_await generate(x, route.api, fault ? &*fault : nullptr, request);
+    co_await generate(x, route.api, fault->has_value() ? &**fault : nullptr, request);
     if (answered == answered_ && refused == refused_ && x.cancel_token().cancelled())
       last_abort_after_ms_ = to_millis(now() - began);
     count_http(&route, head.method, 200);
@@ -408,41 +436,12 @@ Task<void> EngineServer::answer_body(HttpExchange& x, const Route& route) {
   }
 
   std::string text;
-  std::string_view type = kJson;
-  int adapter = -1;
-  std::string_view name;
-  switch (route.api) {
-    case EngineApi::kLoadAdapter:
-      error = load_adapter(request, text);
-      break;
-    case EngineApi::kUnloadAdapter:
-      error = unload_adapter(request, text);
-      break;
-    default:
-      error = resolve_model(request, adapter, name);
-      break;
-  }
-  if (!error) {
-    if (route.api == EngineApi::kEmbeddings) {
-      text = embeddings_body(request, name);
-      ++answered_;
-    } else if (route.api == EngineApi::kTokenize) {
-      text = tokenize_body(request);
-    } else if (route.api == EngineApi::kDetokenize) {
-      std::string decoded;
-      for (const uint32_t token : request.prompts[0]) detokenize(token, decoded);
-      text = "{\"prompt\":" + json_quote(decoded) + "}";
-    } else if (route.api == EngineApi::kCountTokens) {
-      const std::string count = std::to_string(request.prompts[0].size());
-      text =
-          "{\"input_tokens\":" + count + ",\"context_management\":{\"original_input_tokens\":" + count + "}}";
-    }
-  }
+  error = answer_at_once(route.api, request, text);
   count_http(&route, head.method, error ? error->status : 200);
   if (error)
     co_await refuse(x, route.api, *error);
   else
-    co_await send(x, 200, type, text);
+    co_await send(x, 200, kJson, text);
 }
 
 }  // namespace penstock::simulator

@@ -88,6 +88,13 @@ class EngineServer final : public io::HttpHandler {
   io::Task<void> generate(io::HttpExchange& x, EngineApi api, const Fault* fault, EngineRequest& request);
   io::Task<void> stream(io::HttpExchange& x, Generation& g, const Fault* fault);
   io::Task<void> answer_body(io::HttpExchange& x, const Route& route);
+  // What a request is to suffer: its own `x-sim-fault`, else one of those that are set. Error: no such fault.
+  Result<std::optional<Fault>> fault_of(const io::RequestHead& head, const Route& route,
+                                        std::string_view model);
+  // Delays and refuses as the fault says; false: the exchange is over.
+  io::Task<bool> suffer(io::HttpExchange& x, const Route& route, const Fault& fault, TimePoint began);
+  // The JSON of what needs no generation.
+  std::optional<ApiError> answer_at_once(EngineApi api, EngineRequest& request, std::string& text);
   io::Task<void> metrics(io::HttpExchange& x, std::string_view path);
   io::Task<void> health(io::HttpExchange& x);
   io::Task<void> control(io::HttpExchange& x);
