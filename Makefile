@@ -83,7 +83,7 @@ bench: build
 # docs/reference/*.md from the program's own tables.
 reference: build
 	mkdir -p docs/reference
-	for name in settings plugins metrics; do build/release/penstock reference $$name > docs/reference/$$name.md; done
+	for name in settings picker-configuration plugins metrics; do build/release/penstock reference $$name > docs/reference/$$name.md; done
 
 layers:
 	$(PYTHON) tools/check_layers.py

@@ -13,6 +13,8 @@ namespace penstock::config {
 
 namespace {
 
+using std::chrono::seconds;
+
 constexpr std::string_view kKind = "EndpointPickerConfig";
 constexpr std::string_view kApiVersion = "llm-d.ai/v1alpha1";
 constexpr std::string_view kDeprecatedApiVersion = "inference.networking.x-k8s.io/v1alpha1";
@@ -62,16 +64,20 @@ void bind_top(Binder& b, EndpointPickerConfig& config, TopNodes& nodes) {
   b.node("plugins", nodes.plugins, "The plugin instances to create.");
   b.node("schedulingProfiles", nodes.profiles, "Default: one profile with every filter, scorer and picker.");
   b.node("dataLayer", nodes.data_layer, "Where endpoint data comes from.");
-  b.node("flowControl", nodes.flow_control,
-         "Queueing; counts only with the feature gate flowControl, except saturationDetector.");
+  b.node(
+      "flowControl", nodes.flow_control,
+      "Queueing, decoded and checked. This build has no queue: the feature gate flowControl is refused, and "
+      "only saturationDetector counts.");
   b.node("requestHandler", nodes.request_handler, "How requests are read.");
   b.node("saturationDetector", nodes.saturation_detector, "Deprecated: use flowControl.saturationDetector.");
   b.node("parser", nodes.parser, "Deprecated: use requestHandler.parsers.");
   b.node("penstock", nodes.penstock, "What the reference does not have.");
 }
 
-void optional_duration(Binder& b, std::string_view name, std::optional<Duration>& out, std::string_view doc) {
-  Duration value{};
+// `otherwise` is what holds where the document says nothing, for its documentation.
+void optional_duration(Binder& b, std::string_view name, std::optional<Duration>& out, Duration otherwise,
+                       std::string_view doc) {
+  Duration value = otherwise;
   b.field(name, value, "", doc);
   if (b.present(name)) out = value;
 }
@@ -90,9 +96,9 @@ void bind_penstock(Binder& b, PenstockNodes& nodes) {
 }
 
 void bind_bounds(Binder& b, FreshnessConfig::Bounds& bounds) {
-  optional_duration(b, "budget", bounds.budget,
+  optional_duration(b, "budget", bounds.budget, seconds(2),
                     "Age up to which a value counts in full; default: the pool's metrics.staleness (2s).");
-  optional_duration(b, "unknownAfter", bounds.unknown_after,
+  optional_duration(b, "unknownAfter", bounds.unknown_after, seconds(10),
                     "Age from which it counts as unknown; in between its influence falls in a straight line; "
                     "default: 5 x budget.");
 }
@@ -145,12 +151,12 @@ void bind_data_layer(Binder& b, DataLayerConfig& layer, DataLayerNodes& nodes) {
           "Whether metrics-data-source with core-metrics-extractor is added; default true.");
   b.node("sources", nodes.sources, "Data sources and their extractors.");
   b.node("discovery", nodes.discovery, "Plugin that finds the endpoints without Kubernetes.");
-  b.node("peerDiscovery", nodes.peer_discovery, "Plugin that finds other replicas.");
+  b.node("peerDiscovery", nodes.peer_discovery, "Taken and never used, as in the reference.");
   b.field("crossReplicaSyncerPluginRef", layer.cross_replica_syncer, "",
-          "Plugin that shares state between replicas.");
-  Duration interval{};
-  b.field("crossReplicaSyncInterval", interval, "", "How often shared state is published; default 200ms.");
-  if (b.present("crossReplicaSyncInterval")) layer.cross_replica_sync_interval = interval;
+          "No plugin is of this kind, as in the reference: replicas share state by `sharedState` of the "
+          "settings.");
+  optional_duration(b, "crossReplicaSyncInterval", layer.cross_replica_sync_interval,
+                    std::chrono::milliseconds(200), "Taken and never used.");
 }
 
 void bind_source(Binder& b, DataSource& source, const Node*& extractors) {
@@ -173,6 +179,10 @@ void bind_band(Binder& b, PriorityBandConfig& band) {
   b.field("orderingPolicyRef", band.ordering_policy_ref, "", "Default fcfs-ordering-policy.");
 }
 
+void bind_request_handler(Binder& b, const Node*& parsers) {
+  b.node("parsers", parsers, "Parsers by precedence: list of {pluginRef}.");
+}
+
 struct FlowControlNodes {
   const Node* default_band = nullptr;
   const Node* negative_band = nullptr;
@@ -184,9 +194,9 @@ void bind_flow_control(Binder& b, FlowControlConfig& flow, FlowControlNodes& nod
   optional_quantity(b, "maxBytes", flow.max_bytes, "bytes", "Queued bytes of all bands; 0: unlimited.");
   optional_quantity(b, "maxRequests", flow.max_requests, "requests",
                     "Queued requests of all bands; 0: unlimited.");
-  optional_duration(b, "defaultRequestTTL", flow.default_request_ttl,
-                    "Longest wait while the pool has endpoints; default 60s, 0s: no limit.");
-  optional_duration(b, "noEndpointRequestTTL", flow.no_endpoint_request_ttl,
+  optional_duration(b, "defaultRequestTTL", flow.default_request_ttl, seconds(60),
+                    "Longest wait while the pool has endpoints; 0s: no limit.");
+  optional_duration(b, "noEndpointRequestTTL", flow.no_endpoint_request_ttl, seconds(60),
                     "Longest wait while the pool is empty; default: defaultRequestTTL.");
   b.node("defaultPriorityBand", nodes.default_band, "Template of bands that are not listed.");
   b.node("defaultNegativePriorityBand", nodes.negative_band, "The same for priorities below 0.");
@@ -295,9 +305,7 @@ void decode_flow_control(const Node* node, EndpointPickerConfig& config, Errors&
 void decode_request_handler(const Node* node, EndpointPickerConfig& config, Errors& errors) {
   if (node == nullptr) return;
   const Node* parsers = nullptr;
-  decode_object(node, "requestHandler", errors, [&](Binder& b) {
-    b.node("parsers", parsers, "Parsers by precedence: list of {pluginRef}.");
-  });
+  decode_object(node, "requestHandler", errors, [&](Binder& b) { bind_request_handler(b, parsers); });
   config.parsers.emplace();
   for_each_item(parsers, "requestHandler.parsers", errors, [&](const Node& item, const std::string& path) {
     config.parsers->push_back(decode_ref(&item, path, errors).value_or(""));
@@ -642,6 +650,8 @@ std::vector<ConfigSection> describe_endpoint_picker_config() {
   FlowControlNodes flow_nodes;
   PriorityBandConfig band;
   const Node* node = nullptr;
+  PenstockNodes penstock;
+  FreshnessConfig freshness;
   std::vector<ConfigSection> out;
   const auto add = [&](std::string path, auto&& bind) {
     out.push_back({std::move(path), describe_params(bind)});
@@ -654,8 +664,7 @@ std::vector<ConfigSection> describe_endpoint_picker_config() {
   add("dataLayer.sources[]", [&](Binder& b) { bind_source(b, source, node); });
   add("flowControl", [&](Binder& b) { bind_flow_control(b, flow, flow_nodes); });
   add("flowControl.priorityBands[]", [&](Binder& b) { bind_band(b, band); });
-  PenstockNodes penstock;
-  FreshnessConfig freshness;
+  add("requestHandler", [&](Binder& b) { bind_request_handler(b, node); });
   add("penstock", [&](Binder& b) { bind_penstock(b, penstock); });
   add("penstock.freshness", [&](Binder& b) { bind_freshness(b, freshness, node); });
   return out;

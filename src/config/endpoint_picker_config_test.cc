@@ -218,8 +218,12 @@ TEST(FeatureGates, FollowTheReferencesRules) {
 
 TEST(EndpointPickerConfig, DescribesItself) {
   const auto sections = describe_endpoint_picker_config();
+  EXPECT_EQ(sections[0].path, "");
   EXPECT_EQ(sections[0].fields.size(), 11U);
-  EXPECT_EQ(sections[7].path, "flowControl.priorityBands[]");
+  for (const ConfigSection& section : sections) {
+    EXPECT_FALSE(section.fields.empty()) << section.path;
+    for (const ParamDoc& field : section.fields) EXPECT_FALSE(field.text.empty()) << field.name;
+  }
 }
 
 }  // namespace

@@ -3,23 +3,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "config/reference_table.h"
+
 namespace penstock::scheduling {
 
 namespace {
-
-// A table cell: one line, no bar that would end it.
-std::string cell(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '|') out += '\\';
-    out += c == '\n' ? ' ' : c;
-  }
-  return out;
-}
-
-std::string code(std::string_view text) {
-  return text.empty() ? std::string() : "`" + cell(text) + "`";
-}
 
 std::string status(const PluginDescriptor& plugin) {
   std::string out(stability_name(plugin.stability));
@@ -47,12 +35,7 @@ std::string render_plugin_page(const PluginDescriptor& plugin, std::string_view 
   const std::string below = notes.empty() ? std::string() : "\n" + std::string(notes);
   const std::vector<config::ParamDoc> params =
       plugin.describe == nullptr ? std::vector<config::ParamDoc>() : plugin.describe();
-  if (params.empty()) return out + "Takes no parameters.\n" + below;
-  out += "| parameter | type | default | unit | meaning |\n|---|---|---|---|---|\n";
-  for (const config::ParamDoc& param : params) {
-    out += "| " + code(param.name) + " | " + cell(param.type) + " | " + code(param.default_value) + " | " +
-           cell(param.unit) + " | " + cell(param.text) + " |\n";
-  }
+  out += params.empty() ? "Takes no parameters.\n" : config::fields_table("parameter", params);
   return out + below;
 }
 
@@ -64,7 +47,7 @@ std::string render_plugin_reference(std::span<const PluginDescriptor> plugins, N
   std::string out = "# Plugins\n\n| type | stability | what it does |\n|---|---|---|\n";
   for (const PluginDescriptor* plugin : sorted) {
     out += "| [`" + std::string(plugin->type) + "`](#" + std::string(plugin->type) + ") | " +
-           status(*plugin) + " | " + cell(plugin->summary) + " |\n";
+           status(*plugin) + " | " + config::table_cell(plugin->summary) + " |\n";
   }
   for (const PluginDescriptor* plugin : sorted)
     out += "\n" + render_plugin_page(*plugin, notes_of(plugin->type));

@@ -66,7 +66,7 @@ def test_keys_and_certificates_for_no_listener_are_refused(tmp_path):
     (["epp", "--grpc-port", "abc"], "--grpc-port 'abc' is no number from 0 to 65535"),
     (["epp", "--v", "loud"], "--v 'loud' is not a number"),
     (["serve", "--access-log", "maybe"], "--access-log 'maybe' is none of on,off"),
-    (["reference", "flags"], "what 'flags' is none of settings,plugins,metrics"),
+    (["reference", "flags"], "what 'flags' is none of settings,picker-configuration,plugins,metrics"),
     (["sim"], "sim needs a subcommand; there are engine fleet"),
 ])
 def test_wrong_usage_is_named(arguments, words):

@@ -202,7 +202,7 @@ def test_h2load_finds_every_request_answered_once(start, tmp_path, version):
 
 def test_generated_references_are_up_to_date():
     root = pathlib.Path(__file__).resolve().parent.parent.parent
-    for name in ("settings", "plugins", "metrics"):
+    for name in ("settings", "picker-configuration", "plugins", "metrics"):
         out = subprocess.run([PENSTOCK, "reference", name], capture_output=True, text=True, timeout=20)
         assert out.returncode == 0, out.stderr
         assert (root / "docs" / "reference" / f"{name}.md").read_text() == out.stdout, f"run: penstock reference {name} > docs/reference/{name}.md"
