@@ -2,6 +2,7 @@
 
 #include "base/hash.h"
 #include "protocol/body_members.h"
+#include "protocol/chat_message.h"
 #include "protocol/content_hash.h"
 #include "protocol/prompt_estimate.h"
 
@@ -204,9 +205,11 @@ class MessagesReader {
       ok_ = take_kind_or_null(cursor, JsonKind::kNull);
       return;
     }
+    const auto content = [this](JsonCursor& at) { return content_.take(at, stream_, false); };
+    const auto other = [](JsonCursor& at) { at.skip(); };
     for (bool more = cursor.enter_array(); more; more = cursor.next_element()) {
       ++count_;
-      take_message(cursor);
+      ok_ = take_message(cursor, stream_, content, other) && ok_;
       if (cursor.failed()) return;
     }
   }
@@ -216,32 +219,6 @@ class MessagesReader {
   ContentReader& content() { return content_; }
 
  private:
-  void take_message(JsonCursor& cursor) {
-    if (cursor.kind() != JsonKind::kObject) {
-      ok_ = take_kind_or_null(cursor, JsonKind::kNull) && ok_;
-      return;
-    }
-    const size_t role_place = stream_.reserve_text();
-    const PromptStream::Mark before_content = stream_.mark();
-    bool role_ok = true;
-    bool content_ok = true;
-    for (bool more = cursor.enter_object(); more; more = cursor.next_member()) {
-      const std::string_view key = cursor.key();
-      if (key == "role") {
-        std::string_view role;
-        role_ok = take_text_or_null(cursor, role);
-        stream_.set_text(role_place, role);
-      } else if (key == "content") {
-        stream_.rewind(before_content);
-        content_ok = content_.take(cursor, stream_, false);
-      } else {
-        cursor.skip();
-      }
-      if (cursor.failed()) return;
-    }
-    ok_ = ok_ && role_ok && content_ok;
-  }
-
   ContentReader content_;
   PromptStream stream_;
   bool ok_ = true;

@@ -60,6 +60,22 @@ std::optional<int64_t> take_token_limit(JsonCursor& cursor) {
   return std::nullopt;
 }
 
+void take_token_limit_of(JsonCursor& cursor, std::string_view name, std::optional<int64_t>& limit) {
+  if (cursor.kind() != JsonKind::kObject) {
+    cursor.skip();
+    return;
+  }
+  limit.reset();
+  for (bool more = cursor.enter_object(); more; more = cursor.next_member()) {
+    if (cursor.key() == name) {
+      limit = take_token_limit(cursor);
+    } else {
+      cursor.skip();
+    }
+    if (cursor.failed()) return;
+  }
+}
+
 bool has_elements(std::string_view array_literal) {
   return array_literal.size() > 2 &&
          array_literal.find_first_not_of(" \t\r\n", 1) != array_literal.size() - 1;

@@ -53,6 +53,8 @@ bool take_text_or_null(JsonCursor& cursor, std::string_view& out);
 bool take_kind_or_null(JsonCursor& cursor, JsonKind kind);
 // A member that counts tokens: a non-negative integral number, anything else counts as absent.
 std::optional<int64_t> take_token_limit(JsonCursor& cursor);
+// The token limit that an object has as its member `name`; a value of another kind leaves `limit` alone.
+void take_token_limit_of(JsonCursor& cursor, std::string_view name, std::optional<int64_t>& limit);
 // True for an array literal with elements.
 bool has_elements(std::string_view array_literal);
 

@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "protocol/body_members.h"
+#include "protocol/chat_message.h"
 #include "protocol/content_hash.h"
 #include "protocol/prompt_estimate.h"
 #include "protocol/token_ids.h"
@@ -137,34 +138,17 @@ class ChatReader {
   const PromptStream& stream() const { return stream_; }
 
  private:
-  // Role first, then content, whatever order they come in.
   void take_message(JsonCursor& cursor) {
-    if (cursor.kind() != JsonKind::kObject) {
-      ok_ = take_kind_or_null(cursor, JsonKind::kNull) && ok_;
-      return;
-    }
-    const size_t role_place = stream_.reserve_text();
-    const PromptStream::Mark before_content = stream_.mark();
-    bool role_ok = true;
-    bool content_ok = true;
     bool calls_ok = true;
-    for (bool more = cursor.enter_object(); more; more = cursor.next_member()) {
-      const std::string_view key = cursor.key();
-      if (key == "role") {
-        std::string_view role;
-        role_ok = take_text_or_null(cursor, role);
-        stream_.set_text(role_place, role);
-      } else if (key == "content") {
-        stream_.rewind(before_content);
-        content_ok = take_content(cursor);
-      } else if (key == "tool_calls") {
-        calls_ok = take_kind_or_null(cursor, JsonKind::kArray);
+    const auto content = [this](JsonCursor& at) { return take_content(at); };
+    const auto other = [&](JsonCursor& at) {
+      if (at.key() == "tool_calls") {
+        calls_ok = take_kind_or_null(at, JsonKind::kArray);
       } else {
-        cursor.skip();
+        at.skip();
       }
-      if (cursor.failed()) return;
-    }
-    ok_ = ok_ && role_ok && content_ok && calls_ok;
+    };
+    ok_ = protocol::take_message(cursor, stream_, content, other) && calls_ok && ok_;
   }
 
   bool take_content(JsonCursor& cursor) {

@@ -38,16 +38,8 @@ Result<ParsedBody> SglangHttpParser::parse(std::string_view path, std::span<cons
     } else if (key == "stream") {
       out.streaming = false;
       stream_ok = cursor.boolean(out.streaming) || take_kind_or_null(cursor, JsonKind::kNull);
-    } else if (key == "sampling_params" && cursor.kind() == JsonKind::kObject) {
-      out.max_output_tokens.reset();
-      for (bool inner = cursor.enter_object(); inner; inner = cursor.next_member()) {
-        if (cursor.key() == "max_new_tokens") {
-          out.max_output_tokens = take_token_limit(cursor);
-        } else {
-          cursor.skip();
-        }
-        if (cursor.failed()) break;
-      }
+    } else if (key == "sampling_params") {
+      take_token_limit_of(cursor, "max_new_tokens", out.max_output_tokens);
     } else {
       cursor.skip();
     }

@@ -130,16 +130,8 @@ Result<ParsedBody> VllmHttpParser::parse(std::string_view path, std::span<const 
           tokens = take_token_ids(cursor, arena);
         } else if (key == "features") {
           features.take(cursor);
-        } else if (key == "sampling_params" && cursor.kind() == JsonKind::kObject) {
-          out.max_output_tokens.reset();
-          for (bool more = cursor.enter_object(); more; more = cursor.next_member()) {
-            if (cursor.key() == "max_tokens") {
-              out.max_output_tokens = take_token_limit(cursor);
-            } else {
-              cursor.skip();
-            }
-            if (cursor.failed()) break;
-          }
+        } else if (key == "sampling_params") {
+          take_token_limit_of(cursor, "max_tokens", out.max_output_tokens);
         } else {
           cursor.skip();
         }
