@@ -1,6 +1,10 @@
 """The external latency predictor: asked before each decision, never waited for beyond the deadline."""
+import concurrent.futures
+import contextlib
 import http.server
 import json
+import re
+import socket
 import threading
 
 import httpx
@@ -174,6 +178,123 @@ def test_a_predictor_that_is_dead_costs_no_request(start, tmp_path, predictor):
     assert calls(gateway, "connect") >= 3
     assert calls(gateway, "connect") + calls(gateway, "down") == 8
     assert httpx.get(f"{gateway.admin}/readyz", timeout=5).status_code == 200
+
+
+def raw_request(number, words="hello"):
+    data = json.dumps({"model": "sim-model", "max_tokens": 2, "messages": [{"role": "user", "content": words}]}).encode()
+    return (f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nx-request-id: r{number}\r\n"
+            f"content-length: {len(data)}\r\n\r\n").encode() + data
+
+
+def active(gateway):
+    return gateway.metric_sum("penstock_requests_active")
+
+
+def nothing_is_left(gateway):
+    eventually(lambda: active(gateway) == 0, 20, "no request is active")
+    assert gateway.metric_sum("llm_d_epp_request_running") == 0
+    assert gateway.metric_sum("llm_d_epp_inflight_requests") == 0
+    assert gateway.metric_sum("penstock_body_bytes_buffered") == 0
+
+
+def ends(gateway):
+    """{request id: (status, reason, endpoint)} of the log."""
+    return {line["request_id"]: (line["status"], line["reason"], line.get("endpoint", ""))
+            for line in gateway.program.log_lines("request")}
+
+
+def test_clients_that_leave_while_the_predictor_is_asked_leave_nothing_behind(start, tmp_path, predictor):
+    engines = start.engines(2)
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("listeners: [{address: ':0', limits: {connections: 3}}]\n")
+    config = tmp_path / "config.yaml"
+    # Nobody but the clients ends the waiting.
+    config.write_text(CONFIG.format(url=predictor.url, deadline="30s"))
+    gateway = start.gateway("--settings", settings, "--config-file", config, "--allow-experimental-plugins",
+                            model_servers=engines.urls)
+    predictor.mode = "hang"
+    with contextlib.ExitStack() as clients:
+        for number in range(3):
+            client = clients.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=20))
+            client.sendall(raw_request(number))
+        eventually(lambda: active(gateway) == 3 and rows(predictor) == 6, 20, "all three wait for the predictor")
+        with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as fourth, contextlib.suppress(ConnectionError):
+            assert fourth.recv(1) == b"", "there is no place for a fourth connection"
+    nothing_is_left(gateway)
+    assert engines.requests() == [0, 0]
+    eventually(lambda: len(ends(gateway)) == 3, 20, "they are in the log")
+    assert ends(gateway) == {f"r{i}": (499, "client_disconnect", "") for i in range(3)}
+    # Their places are free, and decisions are made with the predictor as before.
+    predictor.mode = "good"
+    predictor.released.set()
+
+    def is_served_with_a_prediction():
+        with contextlib.suppress(httpx.TransportError):
+            return ask(gateway, "later")["fallback"] == "none"
+        return False
+    eventually(is_served_with_a_prediction, 30, "a new client is served")
+    nothing_is_left(gateway)
+
+
+BURST = """
+plugins:
+- {type: burst-prefix-cache-producer, parameters: {windowDurationMs: 6000}}
+- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: burst-prefix-cache-producer}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: prefix-cache-scorer}
+"""
+
+
+def test_a_client_that_leaves_a_burst_leaves_nothing_behind_and_the_others_go_on(start, tmp_path):
+    engines = start.engines(2)
+    config = tmp_path / "config.yaml"
+    config.write_text(BURST)
+    gateway = start.gateway("--config-file", config, "--allow-experimental-plugins", model_servers=engines.urls)
+
+    def stay(number):
+        with socket.create_connection(("127.0.0.1", gateway.port), timeout=30) as client:
+            client.sendall(raw_request(number, "the same words " * 40))
+            return client.recv(100)
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as client:
+            client.sendall(raw_request("gone", "the same words " * 40))
+            staying = [threads.submit(stay, number) for number in range(4)]
+            eventually(lambda: active(gateway) == 5, 5, "all five wait for the window")
+        eventually(lambda: active(gateway) == 4, 5, "the one that left is gone")
+        assert engines.requests() == [0, 0], "the others wait on"
+        for one in staying:
+            assert one.result().startswith(b"HTTP/1.1 200 ")
+    nothing_is_left(gateway)
+    assert sorted(engines.requests()) == [0, 4], "prompts that are alike went to one engine"
+    eventually(lambda: len(ends(gateway)) == 5, 20, "all are in the log")
+    assert ends(gateway)["rgone"] == (499, "client_disconnect", "")
+
+
+def test_the_built_in_predictor_says_how_sure_it_is_of_both_times(start, tmp_path):
+    engines = start.engines(1)
+    config = tmp_path / "config.yaml"
+    config.write_text("plugins:\n- {type: predicted-latency-producer, parameters: {streamingMode: true}}\n- type: latency-scorer\n")
+    gateway = start.gateway("--config-file", config, model_servers=engines.urls)
+    chat = {"model": "sim-model", "max_tokens": 4, "stream": True, "stream_options": {"include_usage": True}}
+
+    def learn(number):
+        answer = gateway.post(CHAT, {**chat, "messages": [{"role": "user", "content": f"question {number} " * (1 + number % 5)}]})
+        assert answer.status_code == 200, answer.text
+
+    def learnt():
+        models = httpx.get(f"{gateway.admin}/debug/plugins/state", timeout=5).text
+        return '"predicts":true' in models and '"tpotSamples":0' not in models
+    for number in range(24):
+        learn(number)
+    eventually(learnt, 20, "it has learnt")
+    explained = gateway.explain(CHAT, {**chat, "messages": [{"role": "user", "content": "why"}]})
+    text = json.dumps(explained["explanations"], ensure_ascii=False)
+    assert re.search(r"TTFT [0-9.e-]+ ± [0-9.e-]+ ms \(no objective\), TPOT [0-9.e-]+ ± [0-9.e-]+ ms \(no objective\)", text), text
+    for kind in ("ttft", "tpot"):
+        assert gateway.metric_sum("penstock_latency_prediction_error_ms", type=kind) > 0
+        assert gateway.metric_sum("penstock_latency_prediction_standard_error_ms", type=kind) > 0
 
 
 BODY = json.dumps({"model": "sim-model", "messages": [{"role": "user", "content": "hello"}]}).encode()
