@@ -19,6 +19,7 @@
 #include "discovery/plugins.h"
 #include "protocol/parser.h"
 #include "signals/plugins.h"
+#include "signals/scalar_extractor.h"
 
 namespace penstock::assembly {
 
@@ -284,6 +285,14 @@ class Assembler {
         return fail(fmt::format("the plugin {} is not a fwkdl.DataSource", config.plugin_ref), "",
                     config.plugin_ref);
       }
+      const bool polled_already =
+          std::any_of(policy_->sources.begin(), policy_->sources.end(),
+                      [&](const auto& other) { return other.source == source.source; });
+      if (polled_already) {
+        return fail(fmt::format("duplicate polling source name \"{}\"", config.plugin_ref), "",
+                    config.plugin_ref);
+      }
+      const bool fetches_models = source.source->type() == "models-data-source";
       for (size_t j = 0; j < config.extractors.size(); ++j) {
         const std::string& extractor = config.extractors[j];
         const std::string field = fmt::format(".extractors[{}]", j);
@@ -293,6 +302,15 @@ class Assembler {
         if (dynamic_cast<const signals::CoreMetricsExtractor*>(plugin) == nullptr &&
             dynamic_cast<const signals::PageExtractor*>(plugin) == nullptr) {
           return fail(fmt::format("the plugin {} is not a fwkdl.Extractor", extractor), field, extractor);
+        }
+        const bool reads_models = dynamic_cast<const signals::ModelsExtractor*>(plugin) != nullptr;
+        if (reads_models != fetches_models) {
+          return fail(fmt::format("dispatcher {} rejected extractor {}: extractor type mismatch: the source "
+                                  "fetches {}, the extractor reads {}",
+                                  source.source->typed_name(), plugin->typed_name(),
+                                  fetches_models ? "lists of models" : "metrics",
+                                  reads_models ? "lists of models" : "metrics"),
+                      field, extractor);
         }
         const bool twice = std::any_of(source.extractors.begin(), source.extractors.end(),
                                        [&](const Plugin* other) { return other->type() == plugin->type(); });
