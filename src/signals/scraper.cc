@@ -560,7 +560,7 @@ Result<std::shared_ptr<const Scraper::Config>> Scraper::make_config(EngineTable 
                                              .ca_file = source.ca_cert_path,
                                              .certificate_file = source.client_cert_path,
                                              .key_file = source.client_key_path});
-    if (!tls.ok()) return std::move(tls).error();
+    if (!tls.ok()) return tls.error().wrap("data source '" + config->settings.source_type + "'");
     config->tls = std::move(tls).value();
   } else {
     config->tls = config->settings.engine_tls;

@@ -369,7 +369,8 @@ TEST_F(ScraperTest, ScrapesOverTlsWithAndWithoutChecking) {
   settings.source.ca_cert_path = "/nowhere/ca.pem";
   const Status missing = s.configure(engines(), settings);
   ASSERT_FALSE(missing.ok());
-  EXPECT_THAT(missing.error().message, HasSubstr("/nowhere/ca.pem"));
+  EXPECT_THAT(missing.error().message,
+              HasSubstr("data source 'metrics-data-source': can't use CA file '/nowhere/ca.pem'"));
 }
 
 // MEM-04 and HOT-02.
