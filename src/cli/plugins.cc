@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "assembly/assembly.h"
+#include "assembly/known_types.h"
 #include "assembly/plugin_notes.h"
 #include "base/spelling.h"
 #include "cli/commands.h"
@@ -38,6 +39,10 @@ int plugins(const std::string& type) {
   }
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const auto& plugin) { return plugin.type == type; });
+  if (found == all.end() && assembly::find_known_type(type) != nullptr) {
+    complain("plugin type '" + type + "' is known to llm-d-router but not part of this build");
+    return kFailed;
+  }
   if (found == all.end()) {
     std::vector<std::string_view> types;
     for (const PluginDescriptor& plugin : all) types.push_back(plugin.type);

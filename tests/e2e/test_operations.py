@@ -36,6 +36,10 @@ def test_plugins_are_listed_and_explained():
         assert name in listed
     page = subprocess.run([PENSTOCK, "plugins", "approx-prefix-cache-producer"], capture_output=True, text=True, timeout=20).stdout
     assert "blockSizeTokens" in page
+    for name, why in (("concurrency-detector", "is known to llm-d-router but not part of this build"),
+                      ("queue-scorr", "did you mean 'queue-scorer'?")):
+        refused = subprocess.run([PENSTOCK, "plugins", name], capture_output=True, text=True, timeout=20)
+        assert (refused.returncode, refused.stdout, why in refused.stderr) == (1, "", True), refused.stderr
 
 
 def test_a_fleet_is_simulated_alike_each_time(tmp_path):
