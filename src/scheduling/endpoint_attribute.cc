@@ -28,8 +28,14 @@ Range range_of(std::span<const EndpointScalar> column, std::span<const Candidate
   return range;
 }
 
-void append_scalar(const SchedulingContext& ctx, std::string_view name, AttributeSlot slot,
-                   Candidate candidate, std::string& out) {
+std::string_view unit_of(const DataKey& key) {
+  if (key == data_keys::kMulticlusterQueueSize) return "requests";
+  if (key == data_keys::kGpuUtilization || key == data_keys::kMulticlusterKvUsage) return "ratio";
+  return "";
+}
+
+void append_scalar(const SchedulingContext& ctx, std::string_view name, std::string_view unit,
+                   AttributeSlot slot, Candidate candidate, std::string& out) {
   const std::span<const EndpointScalar> column = ctx.attributes.column<EndpointScalar>(slot);
   out += name;
   if (column.empty() || !column[candidate].known) {
@@ -38,6 +44,8 @@ void append_scalar(const SchedulingContext& ctx, std::string_view name, Attribut
   }
   out += ' ';
   append_number(out, column[candidate].value);
+  if (!unit.empty()) out += ' ';
+  out += unit;
   if (column[candidate].observed_at == kNever) return;
   out += ", age ";
   const Duration age = ctx.now - column[candidate].observed_at;

@@ -24,8 +24,11 @@ struct EndpointAttributeKey {
 // Over the candidates whose number is known.
 Range range_of(std::span<const EndpointScalar> column, std::span<const Candidate> candidates);
 
-// "GPUUtilization 0.42, age 41 ms" or "GPUUtilization unknown".
-void append_scalar(const SchedulingContext& ctx, std::string_view name, AttributeSlot slot,
-                   Candidate candidate, std::string& out);
+// "requests", "ratio"; "" where nobody says what it is, as of a custom metric.
+std::string_view unit_of(const DataKey& key);
+
+// "GPUUtilization 0.42 ratio, age 41 ms" or "GPUUtilization unknown". `unit`: as unit_of() gives it.
+void append_scalar(const SchedulingContext& ctx, std::string_view name, std::string_view unit,
+                   AttributeSlot slot, Candidate candidate, std::string& out);
 
 }  // namespace penstock::scheduling

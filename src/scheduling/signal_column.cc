@@ -169,10 +169,8 @@ void append_signal(const SchedulingContext& ctx, Candidate candidate, Signal sig
   }
   out += ' ';
   append_number(out, usable_value.value);
-  if (signal != Signal::kKvUsage) {
-    out += ' ';
-    out += signal_unit(signal);
-  }
+  out += ' ';
+  out += signal_unit(signal);
   if (usable_value.credit != 0) {
     out += ", ";
     append_number(out, uint64_t{usable_value.credit});

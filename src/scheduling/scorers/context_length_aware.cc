@@ -80,6 +80,7 @@ void ContextLengthAware::explain(const SchedulingContext& ctx, Candidate candida
   }
   out += parse_range(label->second).has_value() ? "range " : "unreadable range ";
   out += label->second;
+  out += " tokens";
 }
 
 }  // namespace penstock::scheduling

@@ -60,7 +60,7 @@ void EndpointAttributeScorer::score(SchedulingContext& ctx, std::span<const Cand
 
 void EndpointAttributeScorer::explain(const SchedulingContext& ctx, Candidate candidate,
                                       std::string& out) const {
-  append_scalar(ctx, params_.attribute.attribute, slot_, candidate, out);
+  append_scalar(ctx, params_.attribute.attribute, unit_of(params_.attribute.key()), slot_, candidate, out);
 }
 
 }  // namespace penstock::scheduling

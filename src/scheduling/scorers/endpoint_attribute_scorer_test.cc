@@ -30,6 +30,21 @@ std::vector<double> score(const std::string& algorithm, const std::vector<std::o
   return pool.score(*scorer);
 }
 
+TEST(EndpointAttributeScorerTest, ExplanationsHaveTheUnitWhereItIsKnown) {
+  const auto explained = [](const std::string& attribute, const DataKey& key) {
+    TestPool pool(1);
+    const Scorer* scorer = nullptr;
+    const auto plugin =
+        make_as("endpoint-attribute-scorer", scorer,
+                "{" + attribute + ", algorithm: {type: linear_lower_is_better}}", &pool.slots);
+    pool.attributes->create<EndpointScalar>(pool.slots.slot(key))[0] = {true, 0.42, kNever};
+    return pool.explain(*scorer, 0);
+  };
+  EXPECT_EQ(explained("attributeKey: GPUUtilization, producer: dcgm-extractor", data_keys::kGpuUtilization),
+            "GPUUtilization 0.42 ratio");
+  EXPECT_EQ(explained("attributeKey: mine", {"mine", "core-metrics-extractor"}), "mine 0.42");
+}
+
 TEST(EndpointAttributeScorerTest, AFixedRangeClamps) {
   const std::string range = ", normalization: {fixedRange: {min: 0, max: 1}}}";
   EXPECT_THAT(score("{type: linear_lower_is_better" + range, {0.3, -1, 2}),

@@ -30,6 +30,7 @@ void LoadAwareScorer::explain(const SchedulingContext& ctx, Candidate candidate,
   append_signal(ctx, candidate, Signal::kWaitingRequests, out);
   out += ", threshold ";
   append_number(out, threshold_);
+  out += " requests";
 }
 
 }  // namespace penstock::scheduling

@@ -28,7 +28,8 @@ void MulticlusterQueueScorer::score(SchedulingContext& ctx, std::span<const Cand
 
 void MulticlusterQueueScorer::explain(const SchedulingContext& ctx, Candidate candidate,
                                       std::string& out) const {
-  append_scalar(ctx, "queue of the other cluster", slot_, candidate, out);
+  append_scalar(ctx, "queue of the other cluster", unit_of(data_keys::kMulticlusterQueueSize), slot_,
+                candidate, out);
 }
 
 void MulticlusterKvCacheUtilizationScorer::declare_data(DataDeclaration& declaration) const {
@@ -53,7 +54,8 @@ void MulticlusterKvCacheUtilizationScorer::score(SchedulingContext& ctx,
 
 void MulticlusterKvCacheUtilizationScorer::explain(const SchedulingContext& ctx, Candidate candidate,
                                                    std::string& out) const {
-  append_scalar(ctx, "KV cache usage of the other cluster", slot_, candidate, out);
+  append_scalar(ctx, "KV cache usage of the other cluster", unit_of(data_keys::kMulticlusterKvUsage), slot_,
+                candidate, out);
 }
 
 }  // namespace penstock::scheduling

@@ -19,7 +19,7 @@ TEST(MulticlusterScorersTest, QueuesAreComparedAmongThoseThatReportOne) {
   auto column = pool.attributes->create<EndpointScalar>(pool.slots.slot(data_keys::kMulticlusterQueueSize));
   for (size_t i = 0; i < 3; ++i) column[i] = {true, 5.0 * static_cast<double>(i), pool.now};
   EXPECT_THAT(pool.score(*scorer), ElementsAre(1, 0.5, 0, 0));
-  EXPECT_EQ(pool.explain(*scorer, 1), "queue of the other cluster 5, age 0 ms");
+  EXPECT_EQ(pool.explain(*scorer, 1), "queue of the other cluster 5 requests, age 0 ms");
   for (size_t i = 0; i < 3; ++i) column[i].value = 7;
   EXPECT_THAT(pool.score(*scorer), ElementsAre(1, 1, 1, 0));
 }
