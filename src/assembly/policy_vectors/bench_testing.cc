@@ -22,6 +22,9 @@
 #include "director/observer.h"
 #include "protocol/errors.h"
 #include "scheduling/fake_outside.h"
+#include "signals/page_reader.h"
+#include "signals/page_sink.h"
+#include "signals/plugins.h"
 #include "telemetry/metrics.h"
 
 namespace penstock::assembly::vectors {
@@ -75,6 +78,9 @@ class Bench final : public director::PictureSource {
   void set_pool(const std::vector<NamedEndpoint>& endpoints);
   std::shared_ptr<Endpoint> make_endpoint(const NamedEndpoint& input);
   void set_signals(const std::vector<NamedEndpoint>& endpoints);
+  void read_page(size_t index, std::string_view source, std::string_view page);
+  std::string read_signals(const signals::CoreMetricsExtractor& extractor, size_t index,
+                           std::string_view page);
   void answer(const Step& step, director::Request& request, director::Observer& observer);
   void check(const Step& step, const Status& status, const director::Request& request);
   void check_profiles(const Expectation& expect, const director::Request& request);
@@ -287,6 +293,54 @@ void Bench::set_signals(const std::vector<NamedEndpoint>& endpoints) {
     sorted_hashes(in.adapters_running, lora.running, lora.running_count);
     sorted_hashes(in.adapters_waiting, lora.waiting, lora.waiting_count);
   }
+  for (size_t i = 0; i < endpoints.size(); ++i) {
+    for (const auto& [source, page] : endpoints[i].input.pages) read_page(i, source, page);
+  }
+}
+
+// A page goes to the extractors of its source, as a scrape's does.
+void Bench::read_page(size_t index, std::string_view source, std::string_view page) {
+  const auto found =
+      std::find_if(policy_->sources.begin(), policy_->sources.end(),
+                   [&](const director::Policy::MetricsSource& one) { return one.source->name() == source; });
+  if (found == policy_->sources.end()) {
+    ADD_FAILURE() << "the configuration has no data source " << source;
+    return;
+  }
+  const Endpoint& endpoint = *picture_.pool->endpoints[index];
+  std::string engine;
+  for (const Plugin* extractor : found->extractors) {
+    const auto* core = dynamic_cast<const signals::CoreMetricsExtractor*>(extractor);
+    if (core != nullptr) engine = read_signals(*core, index, page);
+  }
+  for (const Plugin* extractor : found->extractors) {
+    const auto* whole = dynamic_cast<const signals::PageExtractor*>(extractor);
+    if (whole == nullptr) continue;
+    whole->sink()->attached(endpoint);
+    whole->sink()->page(endpoint, engine, page, clock_.now());
+  }
+}
+
+// All signals of the endpoint are the page's. The engine that it was read as.
+std::string Bench::read_signals(const signals::CoreMetricsExtractor& extractor, size_t index,
+                                std::string_view page) {
+  const signals::SeriesMode mode =
+      policy_->strict ? signals::SeriesMode::kStrict : signals::SeriesMode::kCompatible;
+  const signals::CompiledEngines engines(extractor.engines(mode));
+  signals::PageReader reader(engines);
+  const Endpoint& endpoint = *picture_.pool->endpoints[index];
+  reader.begin(engines.table().may_detect(endpoint) ? nullptr : &engines.table().for_endpoint(endpoint));
+  EXPECT_TRUE(reader.feed(page));
+  const signals::Reading& reading = reader.finish();
+  signals::SignalRow row;
+  signals::apply_reading(reading, row, clock_.now());
+  for (size_t signal = 0; signal < kSignalCount; ++signal) {
+    signals_.value[signal][index] = row.signals[signal].value;
+    signals_.state[signal][index] = row.signals[signal].state;
+    signals_.observed_at[signal][index] = row.signals[signal].observed_at;
+  }
+  signals_.lora_rows[index] = row.lora;
+  return reading.engine->name;
 }
 
 std::unique_ptr<Bench::Held> Bench::prepare(const Step& step) {

@@ -252,6 +252,7 @@ class Decoder {
   void endpoint(const Node* node, const std::string& path, EndpointInput& out) {
     const Node *labels = nullptr, *waiting = nullptr, *running = nullptr, *kv = nullptr;
     const Node *block_size = nullptr, *num_blocks = nullptr, *adapters = nullptr, *load = nullptr;
+    const Node* pages = nullptr;
     object(node, path, [&](Binder& b) {
       b.field("namespace", out.ns, "", "");
       b.field("address", out.address, "", "");
@@ -265,8 +266,10 @@ class Decoder {
       b.node("cacheNumBlocks", num_blocks, "");
       b.node("adapters", adapters, "");
       b.node("inFlight", load, "");
+      b.node("pages", pages, "");
     });
     texts(labels, path + ".labels", out.labels);
+    texts(pages, path + ".pages", out.pages);
     signal(waiting, path + ".waiting", out.waiting);
     signal(running, path + ".running", out.running);
     signal(kv, path + ".kvUsage", out.kv_usage);

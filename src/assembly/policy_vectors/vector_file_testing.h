@@ -44,7 +44,8 @@ struct EndpointInput {
   int adapters_max = 0;
   int64_t requests_in_flight = 0;
   int64_t tokens_in_flight = 0;
-  int64_t sent_since = 0;  // of those in flight: sent since the last scrape
+  int64_t sent_since = 0;                    // of those in flight: sent since the last scrape
+  std::map<std::string, std::string> pages;  // what data sources get there, by their names
 };
 
 struct NamedEndpoint {
