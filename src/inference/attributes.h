@@ -52,9 +52,15 @@ struct LatencyPrediction {
   bool tpot_valid = false;
   double ttft_ms = 0;
   double tpot_ms = 0;
-  double ttft_headroom_ms = 0;  // objective - prediction; negative: the objective would be missed
-  double tpot_headroom_ms = 0;
   double ttft_error_ms = 0;  // standard error of the prediction, 0: not stated
+  double tpot_error_ms = 0;
+  // Objective - prediction, and less the standard errors that the producer leaves room for; negative: the
+  // objective would be missed.
+  double ttft_headroom_ms = 0;
+  double tpot_headroom_ms = 0;
+  // What one more token to prefill adds to the time to the first token, as measured; 0: not known. It may be
+  // known where no time is.
+  double prefill_ms_per_token = 0;
   uint32_t dispatched_requests = 0;
 };
 // Value of data_keys::kTopology: where an endpoint runs. Views into the endpoint's labels; empty: unknown.

@@ -12,6 +12,9 @@ namespace penstock::scheduling {
 // forgetting factor `kForgetting` (an observation counts half after about 350 further ones) and a ridge prior
 // (weights near 0 with standard deviation sqrt(kPriorVariance)).
 //   k = P x / (lambda + x' P x); w += k (y - w' x); P = (P - k x' P) / lambda
+// What is forgotten is the prior again: with each observation one weight, in turn, is observed to be 0 with
+// variance kPriorVariance / ((1 - lambda) N), in the same way. So a direction that is never seen stays as
+// uncertain as the prior, and those that are seen are not disturbed.
 // Inputs should be of the order of 1; what is not finite is not learnt. Where its own numbers overflow, it
 // starts over. A plain value of (N^2 + N) doubles.
 template <size_t N>
@@ -35,15 +38,12 @@ class OnlineRegression {
       for (size_t j = 0; j < N; ++j) px[i] += covariance_[i][j] * x[j];
       gain += x[i] * px[i];
     }
-    double trace = 0;
     for (size_t i = 0; i < N; ++i) weights_[i] += px[i] / gain * error;
     for (size_t i = 0; i < N; ++i) {
       for (size_t j = 0; j < N; ++j)
         covariance_[i][j] = (covariance_[i][j] - px[i] * px[j] / gain) / kForgetting;
-      trace += covariance_[i][i];
     }
-    // Directions that are never excited would grow without bound.
-    if (!(trace < N * kPriorVariance)) reset_covariance();
+    return_to_prior(samples_ % N);
     ++samples_;
     // The first errors say more of the prior than of the noise.
     if (samples_ > N) {
@@ -67,8 +67,14 @@ class OnlineRegression {
     }
     return std::sqrt(mean_square_error_ * (1.0 + std::max(spread, 0.0)));
   }
+  double weight(size_t i) const { return weights_[i]; }
+  double weight_error(size_t i) const {
+    return std::sqrt(mean_square_error_ * std::max(covariance_[i][i], 0.0));
+  }
   uint64_t samples() const { return samples_; }
   double mean_absolute_error() const { return mean_absolute_error_; }
+  // The noise seen so far: what error_at() is where much was learnt.
+  double standard_error() const { return std::sqrt(mean_square_error_); }
 
  private:
   static constexpr uint64_t kErrorWindow = 200;
@@ -80,6 +86,15 @@ class OnlineRegression {
       for (const double value : row) sum += value;
     }
     return std::isfinite(sum);
+  }
+  void return_to_prior(size_t weight) {
+    const Features row = covariance_[weight];
+    const double gain = kPriorVariance / ((1.0 - kForgetting) * N) + row[weight];
+    const double error = -weights_[weight];
+    for (size_t i = 0; i < N; ++i) {
+      weights_[i] += row[i] / gain * error;
+      for (size_t j = 0; j < N; ++j) covariance_[i][j] -= row[i] * row[j] / gain;
+    }
   }
   void reset_covariance() {
     for (size_t i = 0; i < N; ++i) {

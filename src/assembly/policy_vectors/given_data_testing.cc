@@ -118,6 +118,9 @@ void fill(const Node& node, const std::string& path, LatencyPrediction& out) {
   expect_decoded(node, path, [&](Binder& b) {
     b.field("ttft", out.ttft_ms, "", "");
     b.field("tpot", out.tpot_ms, "", "");
+    b.field("ttftError", out.ttft_error_ms, "", "");
+    b.field("tpotError", out.tpot_error_ms, "", "");
+    b.field("prefillMsPerToken", out.prefill_ms_per_token, "", "");
     b.field("ttftHeadroom", out.ttft_headroom_ms, "", "");
     b.field("tpotHeadroom", out.tpot_headroom_ms, "", "");
     b.field("ttftValid", ttft_valid, "", "");
@@ -170,6 +173,8 @@ Fields fields_of(const DataBook&, const LatencyPrediction& v) {
   if (!v.known) return {};
   return {{"ttft", v.ttft_ms},
           {"tpot", v.tpot_ms},
+          {"ttftError", v.ttft_error_ms},
+          {"tpotError", v.tpot_error_ms},
           {"ttftHeadroom", v.ttft_headroom_ms},
           {"tpotHeadroom", v.tpot_headroom_ms},
           {"ttftValid", v.ttft_valid ? 1.0 : 0.0},

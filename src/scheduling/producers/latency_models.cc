@@ -7,6 +7,7 @@ namespace penstock::scheduling {
 namespace {
 
 constexpr double kTokenUnit = 1000.0;
+constexpr size_t kUncachedTokens = 1;  // its place among the features of TTFT
 
 std::array<double, 6> ttft_features(const LatencyInputs& in) {
   return {1.0,
@@ -29,8 +30,17 @@ LatencyModels::Prediction LatencyModels::Reader::predict(const LatencyInputs& in
     out.ttft_ms = std::max(0.0, ttft_.value_at(features));
     out.ttft_error_ms = ttft_.error_at(features);
   }
-  if (tpot_ready()) out.tpot_ms = std::max(0.0, tpot_.value_at(tpot_features(in)));
+  if (tpot_ready()) {
+    const auto features = tpot_features(in);
+    out.tpot_ms = std::max(0.0, tpot_.value_at(features));
+    out.tpot_error_ms = tpot_.error_at(features);
+  }
   return out;
+}
+
+double LatencyModels::Reader::prefill_ms_per_token() const {
+  const double cost = ttft_.weight(kUncachedTokens);
+  return ttft_ready() && cost > 2 * ttft_.weight_error(kUncachedTokens) ? cost / kTokenUnit : 0.0;
 }
 
 LatencyModels::Reader LatencyModels::reader(std::string_view endpoint_class) const {
@@ -63,6 +73,8 @@ LatencyModels::Errors LatencyModels::errors() const {
   for (const auto& [name, model] : classes_) {
     out.ttft_ms = std::max(out.ttft_ms, model.ttft_.mean_absolute_error());
     out.tpot_ms = std::max(out.tpot_ms, model.tpot_.mean_absolute_error());
+    out.ttft_standard_ms = std::max(out.ttft_standard_ms, model.ttft_.standard_error());
+    out.tpot_standard_ms = std::max(out.tpot_standard_ms, model.tpot_.standard_error());
   }
   return out;
 }
@@ -75,7 +87,8 @@ std::vector<LatencyModels::Learnt> LatencyModels::learnt() const {
                    model.ttft_.samples(),
                    model.tpot_.samples(),
                    model.ready(),
-                   {model.ttft_.mean_absolute_error(), model.tpot_.mean_absolute_error()}});
+                   {model.ttft_.mean_absolute_error(), model.tpot_.mean_absolute_error(),
+                    model.ttft_.standard_error(), model.tpot_.standard_error()}});
   }
   return out;
 }

@@ -43,6 +43,7 @@ class LatencyModels {
     double ttft_ms = 0;
     double tpot_ms = 0;
     double ttft_error_ms = 0;  // standard error
+    double tpot_error_ms = 0;
   };
   // Consistent look at one class for many endpoints.
   class Reader {
@@ -51,6 +52,9 @@ class LatencyModels {
     bool ttft_ready() const { return ttft_.samples() >= kMinSamples; }
     bool tpot_ready() const { return tpot_.samples() >= kMinSamples; }
     Prediction predict(const LatencyInputs& in) const;
+    // What an uncached token adds to TTFT: a1. 0 before TTFT is predicted, or where a1 isn't above twice its
+    // standard error.
+    double prefill_ms_per_token() const;
 
    private:
     friend class LatencyModels;
@@ -65,6 +69,8 @@ class LatencyModels {
   struct Errors {
     double ttft_ms = 0;  // mean absolute error of the latest predictions
     double tpot_ms = 0;
+    double ttft_standard_ms = 0;  // their standard error: what predictions have where much was learnt
+    double tpot_standard_ms = 0;
   };
   // The largest over the classes.
   Errors errors() const;

@@ -70,6 +70,8 @@ bool read_prediction(JsonCursor& cursor, LatencyTimes& out) {
       tpot = read_number(cursor, out.tpot_ms);
     } else if (key == "ttft_uncertainty") {
       if (!read_number(cursor, out.ttft_error_ms)) out.ttft_error_ms = 0;
+    } else if (key == "tpot_uncertainty") {
+      if (!read_number(cursor, out.tpot_error_ms)) out.tpot_error_ms = 0;
     } else {
       cursor.skip();
     }
@@ -77,6 +79,7 @@ bool read_prediction(JsonCursor& cursor, LatencyTimes& out) {
   out.ttft_ms = std::max(0.0, out.ttft_ms);
   out.tpot_ms = std::max(0.0, out.tpot_ms);
   out.ttft_error_ms = std::max(0.0, out.ttft_error_ms);
+  out.tpot_error_ms = std::max(0.0, out.tpot_error_ms);
   return ttft && tpot;
 }
 

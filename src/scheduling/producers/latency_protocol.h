@@ -31,7 +31,8 @@ struct LatencyRow {
 struct LatencyTimes {
   double ttft_ms = 0;
   double tpot_ms = 0;
-  double ttft_error_ms = 0;  // 0: the predictor doesn't say
+  double ttft_error_ms = 0;  // standard errors; 0: the predictor doesn't say
+  double tpot_error_ms = 0;
 };
 
 // Something to learn from: a time that is 0 was not measured.

@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!times.ok()) return 0;
   if (times->size() != rows) std::abort();
   for (const penstock::scheduling::LatencyTimes& one : *times) {
-    for (const double value : {one.ttft_ms, one.tpot_ms, one.ttft_error_ms}) {
+    for (const double value : {one.ttft_ms, one.tpot_ms, one.ttft_error_ms, one.tpot_error_ms}) {
       if (!(value >= 0) || !std::isfinite(value)) std::abort();
     }
   }

@@ -40,16 +40,19 @@ TEST(LatencyProtocol, SamplesCarryTheirTimesAndWhen) {
 
 TEST(LatencyProtocol, AnAnswerIsReadInTheOrderOfTheRows) {
   const auto times = parse_predictions(
-      R"({"predictions":[{"ttft_ms":50,"tpot_ms":20.5,"ttft_uncertainty":3,"model_type":"xgboost",)"
-      R"("ttft_prediction_bounds":[1,2],"last_model_load":null},{"tpot_ms":-1,"ttft_ms":1e2}],)"
+      R"({"predictions":[{"ttft_ms":50,"tpot_ms":20.5,"ttft_uncertainty":3,"tpot_uncertainty":0.5,"model_type":"xgboost",)"
+      R"("ttft_prediction_bounds":[1,2],"last_model_load":null},{"tpot_ms":-1,"ttft_ms":1e2,"ttft_uncertainty":null,"tpot_uncertainty":-4}],)"
       R"("total_requests":2,"failed_predictions":0})",
       2);
   ASSERT_TRUE(times.ok()) << times.error().message;
   EXPECT_EQ((*times)[0].ttft_ms, 50);
   EXPECT_EQ((*times)[0].tpot_ms, 20.5);
   EXPECT_EQ((*times)[0].ttft_error_ms, 3);
+  EXPECT_EQ((*times)[0].tpot_error_ms, 0.5);
   EXPECT_EQ((*times)[1].ttft_ms, 100);
   EXPECT_EQ((*times)[1].tpot_ms, 0) << "a negative time is none";
+  EXPECT_EQ((*times)[1].ttft_error_ms, 0) << "nothing is said of it";
+  EXPECT_EQ((*times)[1].tpot_error_ms, 0);
 }
 
 TEST(LatencyProtocol, GarbageIsAnErrorThatSaysWhatIsWrong) {

@@ -84,6 +84,12 @@ telemetry::FamilyOptions error_family() {
           "Mean absolute error of the built-in latency predictor's latest predictions.",
           {"plugin_name", "type"}};
 }
+telemetry::FamilyOptions standard_error_family() {
+  return {"penstock_latency_prediction_standard_error_ms",
+          "Standard error of the built-in latency predictor's latest predictions: the uncertainty that it "
+          "tells of a time where much was learnt.",
+          {"plugin_name", "type"}};
+}
 telemetry::FamilyOptions violation_family() {
   return {"penstock_latency_objective_missed_total",
           "Answers that missed the latency objective of their request.",
@@ -95,6 +101,9 @@ telemetry::FamilyOptions violation_family() {
 void PredictedLatencyProducer::bind(config::Binder& b, Params& p) {
   b.field("sloBufferFactor", p.buffer_factor, "",
           "Factor on the objective for the time per output token; above 0.");
+  b.field("uncertaintyFactor", p.uncertainty_factor, "standard errors",
+          "Added to a prediction before it is compared with its objective: how sure one must be that the "
+          "objective is met. 0: nothing is added.");
   b.field("contextTTL", p.context_ttl_ns, "ns", "How long a request without an end is remembered.");
   b.field("streamingMode", p.streaming_mode, "",
           "Answers are streams: the first piece ends the time to the first token. Otherwise the whole answer "
@@ -122,6 +131,8 @@ void PredictedLatencyProducer::bind(config::Binder& b, Params& p) {
           "Ignored; accepted for older configurations.");
   if (b.describing()) return;
   if (!(p.buffer_factor > 0)) b.fail("sloBufferFactor", "sloBufferFactor must be > 0");
+  if (!(p.uncertainty_factor >= 0) || !std::isfinite(p.uncertainty_factor))
+    b.fail("uncertaintyFactor", "uncertaintyFactor must be >= 0");
   if (p.context_ttl_ns <= 0) b.fail("contextTTL", "contextTTL must be > 0");
   if (p.prediction_deadline <= Duration::zero() || p.prediction_deadline > kLongestDeadline)
     b.fail("predictionDeadline", "predictionDeadline must be above 0 and at most 30s");
@@ -187,6 +198,8 @@ PredictedLatencyProducer::PredictedLatencyProducer(Params params, std::shared_pt
       encoder_key_(data_keys::kMultiModalMatch.with_producer(params_.encoder_producer)),
       ttft_error_(metrics.gauge(error_family()).with({name, "ttft"})),
       tpot_error_(metrics.gauge(error_family()).with({name, "tpot"})),
+      ttft_standard_error_(metrics.gauge(standard_error_family()).with({name, "ttft"})),
+      tpot_standard_error_(metrics.gauge(standard_error_family()).with({name, "tpot"})),
       ttft_violations_(metrics.counter(violation_family()).with({name, "ttft"})),
       tpot_violations_(metrics.counter(violation_family()).with({name, "tpot"})) {}
 
@@ -308,13 +321,15 @@ Status PredictedLatencyProducer::produce(SchedulingContext& ctx) const {
     const Endpoint& endpoint = *ctx.pool.endpoints[c];
     const std::string_view role = role_of(endpoint);
     LatencyPrediction& p = column[c];
+    const LatencyModels::Reader& model = readers.of(endpoint.engine, role);
+    p.prefill_ms_per_token = model.prefill_ms_per_token();
     if (const LatencyTimes* told = answered ? question->of(endpoint.slot, hint) : nullptr) {
       p.known = p.ttft_known = p.tpot_known = true;
       p.ttft_ms = told->ttft_ms;
       p.tpot_ms = told->tpot_ms;
       p.ttft_error_ms = told->ttft_error_ms;
+      p.tpot_error_ms = told->tpot_error_ms;
     } else {
-      const LatencyModels::Reader& model = readers.of(endpoint.engine, role);
       p.ttft_known = model.ttft_ready();
       p.tpot_known = model.tpot_ready();
       p.known = p.ttft_known || p.tpot_known;
@@ -323,19 +338,22 @@ Status PredictedLatencyProducer::produce(SchedulingContext& ctx) const {
       p.ttft_ms = expected.ttft_ms;
       p.tpot_ms = expected.tpot_ms;
       p.ttft_error_ms = expected.ttft_error_ms;
+      p.tpot_error_ms = expected.tpot_error_ms;
     }
     p.dispatched_requests = running[i].requests;
     p.ttft_valid = p.tpot_valid = true;
     if (p.ttft_known) {
-      p.ttft_valid = p.ttft_ms < ttft_objective;
-      p.ttft_headroom_ms = ttft_objective - p.ttft_ms;
+      const double ttft = p.ttft_ms + params_.uncertainty_factor * p.ttft_error_ms;
+      p.ttft_valid = ttft < ttft_objective;
+      p.ttft_headroom_ms = ttft_objective - ttft;
     }
     if (!params_.streaming_mode || role == "prefill" || !p.tpot_known) continue;
     double limit = tpot_objective * params_.buffer_factor;
     if (running[i].min_tpot_objective_ms > 0)
       limit = std::min(limit, running[i].min_tpot_objective_ms * params_.buffer_factor);
-    p.tpot_valid = p.tpot_ms < limit;
-    p.tpot_headroom_ms = limit - p.tpot_ms;
+    const double tpot = p.tpot_ms + params_.uncertainty_factor * p.tpot_error_ms;
+    p.tpot_valid = tpot < limit;
+    p.tpot_headroom_ms = limit - tpot;
   }
   if (answered || service_ == nullptr || ctx.explain) return {};
   return Error{ErrorCode::kBadGateway,
@@ -401,7 +419,9 @@ void PredictedLatencyProducer::note_ttft(const TrackedRequest& request, TimePoin
     models_->learn_ttft(request.prefill.endpoint_class, request.prefill.inputs, ttft);
     teach(request.prefill, ttft, 0);
   }
-  ttft_error_.set(models_->errors().ttft_ms);
+  const LatencyModels::Errors errors = models_->errors();
+  ttft_error_.set(errors.ttft_ms);
+  ttft_standard_error_.set(errors.ttft_standard_ms);
   if (request.ttft_objective_ms > 0 && ttft > request.ttft_objective_ms) ttft_violations_.add();
 }
 
@@ -429,7 +449,9 @@ void PredictedLatencyProducer::on_response(const ResponseEvent& event, ResponseE
     models_->learn_tpot(request->decode.endpoint_class, request->decode.inputs, tpot);
     teach(request->decode, 0, tpot);
   }
-  tpot_error_.set(models_->errors().tpot_ms);
+  const LatencyModels::Errors errors = models_->errors();
+  tpot_error_.set(errors.tpot_ms);
+  tpot_standard_error_.set(errors.tpot_standard_ms);
   if (request->tpot_objective_ms > 0 && tpot > request->tpot_objective_ms) tpot_violations_.add();
 }
 
@@ -454,9 +476,11 @@ std::optional<std::string> PredictedLatencyProducer::dump_state() const {
     if (out.back() == '}') out += ',';
     fmt::format_to(std::back_inserter(out),
                    "{{\"class\":{},\"ttftSamples\":{},\"tpotSamples\":{},\"predicts\":{},"
-                   "\"ttftErrorMs\":{:.2f},\"tpotErrorMs\":{:.2f}}}",
+                   "\"ttftErrorMs\":{:.2f},\"tpotErrorMs\":{:.2f},"
+                   "\"ttftStandardErrorMs\":{:.2f},\"tpotStandardErrorMs\":{:.2f}}}",
                    json_quote(model.endpoint_class), model.ttft_samples, model.tpot_samples, model.ready,
-                   model.errors.ttft_ms, model.errors.tpot_ms);
+                   model.errors.ttft_ms, model.errors.tpot_ms, model.errors.ttft_standard_ms,
+                   model.errors.tpot_standard_ms);
   }
   out += "]}";
   return out;

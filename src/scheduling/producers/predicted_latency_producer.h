@@ -20,6 +20,9 @@ namespace penstock::scheduling {
 //     endpoint; TPOT valid: TPOT < limit; headroom = limit - TPOT
 // Examples, factor 1, objectives 100 and 30: predicted (50, 20): both valid, 50 and 10; (150, 20): TTFT -50;
 // (50, 25) beside a running request with objective 20: TPOT -5.
+//   uncertaintyFactor (0, as in the reference): each time counts as prediction + factor * its standard error
+//     in both lines, so who is less sure has less headroom. Example, factor 2: (50 +- 20, 20 +- 1): headrooms
+//     10 and 8.
 //
 // Predictions are those of the built-in models (latency_models.h), learnt from the answers of the class of an
 // endpoint (its engine and role): in streamingMode from the first piece and the pace of streams, else from
@@ -28,6 +31,9 @@ namespace penstock::scheduling {
 // times is not predicted, and nothing is held against the endpoint for it: valid, headroom 0; an endpoint
 // with neither has no prediction. An endpoint whose signals are unknown (signal_column.h) is predicted with
 // the largest known ones and teaches nothing; what its engine does not export counts as 0.
+//
+// Whoever predicts, the built-in model of TTFT also tells what a token to prefill costs on endpoints of a
+// class.
 //
 // An external predictor is asked instead where one is named, by predictionServerURL or, as for the reference,
 // by the environment (latency_service.h, whose client this uses): one row an endpoint, all of them before the
@@ -43,6 +49,7 @@ class PredictedLatencyProducer final : public DataProducer,
   static constexpr std::string_view kType = "predicted-latency-producer";
   struct Params {
     double buffer_factor = 1;
+    double uncertainty_factor = 0;  // standard errors
     int64_t context_ttl_ns = 300'000'000'000;
     bool streaming_mode = false;
     std::string role_label;
@@ -113,6 +120,8 @@ class PredictedLatencyProducer final : public DataProducer,
   AttributeSlot slot_ = kNoSlot;
   telemetry::Gauge& ttft_error_;
   telemetry::Gauge& tpot_error_;
+  telemetry::Gauge& ttft_standard_error_;
+  telemetry::Gauge& tpot_standard_error_;
   telemetry::Counter& ttft_violations_;
   telemetry::Counter& tpot_violations_;
 };

@@ -51,6 +51,25 @@ TEST(OnlineRegressionTest, StartsOverWhereItsNumbersOverflow) {
   EXPECT_TRUE(std::isfinite(model.error_at({1, 0.5})));
 }
 
+TEST(OnlineRegressionTest, AnInputThatNeverChangesDisturbsNeitherTheOthersNorHowSureItIs) {
+  OnlineRegression<4> model;
+  Random random(1);
+  double furthest = 0;
+  double least_sure = 0;
+  for (int i = 0; i < 5000; ++i) {
+    const double x = random.uniform();
+    if (i > 100) {
+      furthest = std::max(furthest, std::abs(model.value_at({1, 0.5, 0, 0}) - 15));
+      least_sure = std::max(least_sure, model.error_at({1, 0.5, 0, 0}));
+    }
+    model.learn({1, x, 0, 0}, 5 + 20 * x + (random.uniform() - 0.5));
+  }
+  // Noise of standard deviation 0.29.
+  EXPECT_LT(furthest, 0.15);
+  EXPECT_LT(least_sure, 0.35);
+  EXPECT_GT(model.error_at({1, 0.5, 1, 0}), 100) << "nothing is known of what was never seen";
+}
+
 TEST(OnlineRegressionTest, StaysFiniteWhereAnInputNeverChanges) {
   OnlineRegression<3> model;
   for (int i = 0; i < 20000; ++i) model.learn({1, 0, i % 2 == 0 ? 1.0 : 0.0}, 7);
@@ -181,6 +200,66 @@ TEST_F(Predicted, LearntTimesAreSetAgainstTheObjectives) {
   EXPECT_TRUE(p[0].tpot_valid);
   EXPECT_NEAR(p[0].ttft_headroom_ms, 50, 1);
   EXPECT_NEAR(p[0].tpot_headroom_ms, 10, 1);
+}
+
+// Noise of 4 ms on the first token and 1 ms on the others, in turn up and down.
+struct NoiseIsLearnt : Predicted {
+  void teach_noise() {
+    for (int i = 0; i < 400; ++i) {
+      const size_t tokens = 100 + static_cast<size_t>(i % 7) * 100;
+      const double sign = i % 2 == 0 ? 1 : -1;
+      prompt_of(tokens);
+      serve("r", 20 + static_cast<double>(tokens) / 10 + 4 * sign, 20 + sign, 4);
+    }
+    prompt_of(300);
+    fields = {{"x-llm-d-slo-ttft-ms", "100"}, {"x-llm-d-slo-tpot-ms", "30"}};
+  }
+};
+
+TEST_F(NoiseIsLearnt, BothTimesSayHowSureTheyAre) {
+  make("streamingMode: true");
+  teach_noise();
+  const LatencyPrediction p = predictions()[0];
+  ASSERT_TRUE(p.ttft_known && p.tpot_known);
+  EXPECT_NEAR(p.ttft_error_ms, 4, 0.5);
+  EXPECT_NEAR(p.tpot_error_ms, 1, 0.1);
+  EXPECT_NEAR(p.ttft_headroom_ms, 100 - p.ttft_ms, 1e-9) << "as in the reference it costs no headroom";
+  EXPECT_NEAR(p.tpot_headroom_ms, 30 - p.tpot_ms, 1e-9);
+  prompt_of(9000);
+  EXPECT_GT(predictions()[0].ttft_error_ms, p.ttft_error_ms + 1) << "far from all that it has seen";
+  pool.set(Signal::kRunningRequests, 0, 500);
+  EXPECT_GT(predictions()[0].tpot_error_ms, p.tpot_error_ms + 1);
+}
+
+TEST_F(NoiseIsLearnt, WhatATokenToPrefillCostsIsMeasured) {
+  make("streamingMode: true");
+  EXPECT_EQ(predictions()[0].prefill_ms_per_token, 0);
+  teach_noise();
+  EXPECT_NEAR(predictions()[0].prefill_ms_per_token, 0.1, 0.005);
+}
+
+TEST_F(Predicted, PromptsOfOneLengthDontTellWhatATokenCosts) {
+  make("streamingMode: true");
+  prompt_of(300);
+  for (int i = 0; i < 100; ++i) serve("r", 50 + i % 3, 20, 4);
+  const LatencyPrediction p = predictions()[0];
+  EXPECT_TRUE(p.ttft_known);
+  EXPECT_EQ(p.prefill_ms_per_token, 0);
+}
+
+TEST_F(NoiseIsLearnt, UncertaintyCostsHeadroomWhereItIsAskedFor) {
+  make("{streamingMode: true, uncertaintyFactor: 2}");
+  teach_noise();
+  LatencyPrediction p = predictions()[0];
+  EXPECT_NEAR(p.ttft_headroom_ms, 100 - p.ttft_ms - 2 * p.ttft_error_ms, 1e-9);
+  EXPECT_NEAR(p.tpot_headroom_ms, 30 - p.tpot_ms - 2 * p.tpot_error_ms, 1e-9);
+  EXPECT_TRUE(p.ttft_valid && p.tpot_valid);
+  fields = {{"x-llm-d-slo-ttft-ms", "55"}, {"x-llm-d-slo-tpot-ms", "21"}};
+  p = predictions()[0];
+  EXPECT_LT(p.ttft_ms, 55);
+  EXPECT_FALSE(p.ttft_valid);
+  EXPECT_LT(p.tpot_ms, 21);
+  EXPECT_FALSE(p.tpot_valid);
 }
 
 TEST_F(Predicted, ItsStateShowsWhatWasLearntOfEachClass) {
@@ -453,6 +532,8 @@ TEST_F(Predicted, AnErrorsSpeedTeachesNothing) {
 TEST_F(Predicted, RefusesBadParameters) {
   EXPECT_FALSE(make_plugin("predicted-latency-producer", "sloBufferFactor: 0").ok());
   EXPECT_FALSE(make_plugin("predicted-latency-producer", "contextTTL: 5m").ok());
+  EXPECT_FALSE(make_plugin("predicted-latency-producer", "uncertaintyFactor: -1").ok());
+  EXPECT_FALSE(make_plugin("predicted-latency-producer", "uncertaintyFactor: .inf").ok());
   EXPECT_TRUE(make_plugin("predicted-latency-producer", "{samplingMean: 10, contextTTL: 1000000000}").ok());
 }
 

@@ -172,14 +172,18 @@ void LatencyScorer::explain(const SchedulingContext& ctx, Candidate candidate, s
     out += "no latency prediction: counts as one that just meets the objectives";
     return;
   }
-  const auto append = [&out](std::string_view name, bool known, double predicted, double headroom,
-                             bool objective) {
+  const auto append = [&out](std::string_view name, bool known, double predicted, double error,
+                             double headroom, bool objective) {
     out += name;
     if (!known) {
       out += "not learnt yet (counts as met)";
       return;
     }
     append_rounded(out, predicted);
+    if (error > 0) {
+      out += " ± ";
+      append_rounded(out, error);
+    }
     if (!objective) {
       out += " ms (no objective)";
       return;
@@ -188,8 +192,10 @@ void LatencyScorer::explain(const SchedulingContext& ctx, Candidate candidate, s
     append_rounded(out, headroom);
     out += " ms)";
   };
-  append("TTFT ", p.ttft_known, p.ttft_ms, p.ttft_headroom_ms, ttft_objective_ms(ctx.request) > 0);
-  append(", TPOT ", p.tpot_known, p.tpot_ms, p.tpot_headroom_ms, tpot_objective_ms(ctx.request) > 0);
+  append("TTFT ", p.ttft_known, p.ttft_ms, p.ttft_error_ms, p.ttft_headroom_ms,
+         ttft_objective_ms(ctx.request) > 0);
+  append(", TPOT ", p.tpot_known, p.tpot_ms, p.tpot_error_ms, p.tpot_headroom_ms,
+         tpot_objective_ms(ctx.request) > 0);
 }
 
 }  // namespace penstock::scheduling

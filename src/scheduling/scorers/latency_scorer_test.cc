@@ -93,10 +93,14 @@ TEST_F(LatencyExplanations, PredictionsAreSetAgainstTheObjectivesThatTheRequestH
   column[0].tpot_known = true;
   column[0].tpot_ms = 12;
   EXPECT_EQ(pool.explain(*scorer, 0), "TTFT 5.62 ms (no objective), TPOT 12 ms (no objective)");
+  column[0].ttft_error_ms = 0.407;
+  column[0].tpot_error_ms = 1.5;
+  EXPECT_EQ(pool.explain(*scorer, 0), "TTFT 5.62 ± 0.41 ms (no objective), TPOT 12 ± 1.5 ms (no objective)");
+  column[0].tpot_error_ms = 0;
   fields = {{"x-llm-d-slo-ttft-ms", "3.5"}};
   pool.request.headers = fields;
   column[0].ttft_headroom_ms = -2.11553266131841;
-  EXPECT_EQ(pool.explain(*scorer, 0), "TTFT 5.62 ms (headroom -2.12 ms), TPOT 12 ms (no objective)");
+  EXPECT_EQ(pool.explain(*scorer, 0), "TTFT 5.62 ± 0.41 ms (headroom -2.12 ms), TPOT 12 ms (no objective)");
   EXPECT_EQ(pool.explain(*scorer, 1), "no latency prediction: counts as one that just meets the objectives");
 }
 
@@ -105,10 +109,10 @@ TEST_F(LatencyExplanations, WithoutAnyPredictionTheyNameThePartsOfTheComposite) 
   pool.set(Signal::kWaitingRequests, 0, 3);
   auto matches = pool.attributes->create<PrefixMatch>(pool.slots.slot(data_keys::kPrefixMatch));
   matches[0] = {3, 4, 64, 3};
-  EXPECT_EQ(
-      pool.explain(*scorer, 0),
-      "no latency prediction; 0.25 x free KV cache (kv usage 0.2, age 0 ms, fresh) + 0.5 x short queue, "
-      "longest 0 (waiting 3 requests, age 0 ms, fresh) + 0.25 x cached prefix (3 of 4 blocks)");
+  EXPECT_EQ(pool.explain(*scorer, 0),
+            "no latency prediction; 0.25 x free KV cache (kv usage 0.2 ratio, age 0 ms, fresh) + 0.5 x short "
+            "queue, "
+            "longest 0 (waiting 3 requests, age 0 ms, fresh) + 0.25 x cached prefix (3 of 4 blocks)");
 }
 
 }  // namespace
