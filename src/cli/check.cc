@@ -20,6 +20,7 @@
 #include "io/net.h"
 #include "io/tls.h"
 #include "sharing/store_address.h"
+#include "sharing/store_connection.h"
 #include "telemetry/log.h"
 #include "telemetry/metrics.h"
 
@@ -34,6 +35,9 @@ struct CheckFlags {
   std::string manifests;
   std::string config_map;
   std::string kubeconfig;
+  std::string shared_state_url;
+  std::string shared_state_password_file;
+  std::string shared_state_ca;
   bool allow_experimental = false;
   bool differences = false;
 };
@@ -171,6 +175,59 @@ int check_config_map(const CheckFlags& flags) {
   return result;
 }
 
+// "settings.yaml: pools[0].config (line 7)".
+std::string place_of(std::string_view path, const config::Settings& settings, const std::string& field) {
+  const auto line = settings.lines.find(field);
+  return fmt::format("{}: {}{}", path, field,
+                     line == settings.lines.end() ? "" : fmt::format(" (line {})", line->second));
+}
+
+// The store of shared state as settings and flags name it, but for whether it answers.
+int check_shared_state(const CheckFlags& flags, const config::Settings& settings) {
+  int result = kOk;
+  const auto take = [&](const std::string& flag, const std::string& setting) {
+    return flag.empty() ? setting : flag;
+  };
+  const auto note = [&](const Status& status, const std::string& flag, const char* flag_name,
+                        const char* field) {
+    if (status.ok()) return;
+    const std::string place = flag.empty() ? place_of(flags.settings_file, settings, field) : flag_name;
+    complain(place + ": " + status.error().message);
+    result = kFailed;
+  };
+  const config::SharedStateSettings& shared = settings.shared_state;
+  const std::string url = take(flags.shared_state_url, shared.url);
+  if (url.empty()) {
+    for (const auto& [value, name] :
+         {std::pair(&flags.shared_state_password_file, "--shared-state-password-file"),
+          std::pair(&flags.shared_state_ca, "--shared-state-ca-file")}) {
+      note(value->empty() ? Status() : invalid_config("there is no store that it is for"), *value, name, "");
+    }
+    return result;
+  }
+  const auto store = sharing::parse_store_url(url);
+  note(store.ok() ? Status() : Status(store.error()), flags.shared_state_url, "--shared-state-url",
+       "sharedState.url");
+  const std::string ca_file = take(flags.shared_state_ca, shared.ca_file);
+  if (store.ok() && store->tls && !ca_file.empty()) {
+    const auto tls = io::TlsClientContext::create({.ca_file = ca_file});
+    note(tls.ok() ? Status() : Status(tls.error()), flags.shared_state_ca, "--shared-state-ca-file",
+         "sharedState.caFile");
+  }
+  sharing::StoreOptions options;
+  options.password_file = take(flags.shared_state_password_file, shared.password_file);
+  if (!options.password_file.empty()) {
+    const auto password = sharing::read_password(options);
+    Status usable = password.ok() ? Status() : Status(password.error());
+    if (password.ok() && password->empty())
+      usable = invalid_config("the password: '" + options.password_file + "' is empty");
+    note(usable, flags.shared_state_password_file, "--shared-state-password-file",
+         "sharedState.passwordFile");
+  }
+  if (result == kOk) std::printf("shared state: %s\n", store->shown().c_str());
+  return result;
+}
+
 // The settings document with what it names: every file is read as serve reads it.
 class SettingsCheck {
  public:
@@ -194,7 +251,6 @@ class SettingsCheck {
     const config::TracingSettings& tracing = settings_.telemetry.tracing;
     if (!tracing.endpoint.empty() && (tracing.exporter.empty() || tracing.exporter == "otlp"))
       note(io::parse_url(tracing.endpoint), "telemetry.tracing.endpoint");
-    if (!settings_.shared_state.url.empty()) check_shared_state(settings_.shared_state);
     for (size_t i = 0; i < settings_.pools.size(); ++i) {
       check_pool(settings_.pools[i], fmt::format("pools[{}]", i));
     }
@@ -205,18 +261,8 @@ class SettingsCheck {
   template <typename T>
   void note(const Result<T>& outcome, const std::string& field) {
     if (outcome.ok()) return;
-    const auto line = settings_.lines.find(field);
-    complain(fmt::format("{}: {}{}: {}", path_, field,
-                         line == settings_.lines.end() ? "" : fmt::format(" (line {})", line->second),
-                         outcome.error().message));
+    complain(fmt::format("{}: {}", place_of(path_, settings_, field), outcome.error().message));
     result_ = kFailed;
-  }
-
-  void check_shared_state(const config::SharedStateSettings& shared) {
-    const auto store = sharing::parse_store_url(shared.url);
-    note(store, "sharedState.url");
-    if (store.ok() && store->tls && !shared.ca_file.empty())
-      note(io::TlsClientContext::create({.ca_file = shared.ca_file}), "sharedState.caFile");
   }
 
   void check_listener(const config::ListenerSettings& listener, const std::string& field) {
@@ -308,6 +354,9 @@ int check(const CheckFlags& flags) {
     }
     result = std::max(result, SettingsCheck(flags.settings_file, *settings, flags.differences).run());
   }
+  checked = checked || !flags.shared_state_url.empty() || !flags.shared_state_password_file.empty() ||
+            !flags.shared_state_ca.empty();
+  result = std::max(result, check_shared_state(flags, *settings));
   if (!flags.config_map.empty()) {
     checked = true;
     result = std::max(result, check_config_map(flags));
@@ -339,12 +388,18 @@ void add_check(CLI::App& app, int& exit_code) {
   command->add_option("--kubeconfig", flags->kubeconfig,
                       "Which cluster --config-map means; empty: KUBECONFIG, the pod's service account, or "
                       "~/.kube/config");
+  command->add_option("--shared-state-url", flags->shared_state_url,
+                      "Store of shared state as epp takes it, over that of --settings; is not asked");
+  command->add_option("--shared-state-password-file", flags->shared_state_password_file,
+                      "File with its password");
+  command->add_option("--shared-state-ca-file", flags->shared_state_ca, "PEM certificates to trust with it");
   command->add_flag("--differences", flags->differences,
                     "Also print what the configuration means otherwise than to llm-d-router");
   command->add_flag("--allow-experimental-plugins", flags->allow_experimental,
                     "Take plugins of stability Alpha");
   command->footer(
-      "Without anything to check it prints the built-in configuration. Exit code 1: it would not load.");
+      "Without anything to check it prints the built-in configuration. Exit code 1: it would not load, or "
+      "a file that it names can't be used.");
   command->callback([flags, &exit_code] {
     telemetry::init_logging(telemetry::LogLevel::kWarn);
     exit_code = check(*flags);

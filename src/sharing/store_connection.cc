@@ -19,16 +19,6 @@ constexpr size_t kReadBytes = 64 << 10;
 constexpr size_t kKeptBytes = 1 << 20;
 constexpr size_t kShownBytes = 160;
 
-// The file where there is one, for passwords that are renewed while the process runs.
-Result<std::string> password_of(const StoreOptions& options) {
-  if (!options.password_file.empty()) {
-    auto text = config::read_file(options.password_file, kMaxPassword);
-    if (!text.ok()) return Error{ErrorCode::kUnauthorized, "the password: " + text.error().message};
-    return std::string(trim(*text));
-  }
-  return options.password.empty() ? options.address.password : options.password;
-}
-
 struct Greeting {
   std::string commands;
   size_t replies = 0;
@@ -37,7 +27,7 @@ struct Greeting {
 
 Result<Greeting> greeting(const StoreOptions& options) {
   Greeting out;
-  auto password = password_of(options);
+  auto password = read_password(options);
   if (!password.ok()) return std::move(password).error();
   const std::string& user = options.user.empty() ? options.address.user : options.user;
   append_command(out.commands, {"TIME"});
@@ -61,6 +51,15 @@ Result<Greeting> greeting(const StoreOptions& options) {
 }
 
 }  // namespace
+
+Result<std::string> read_password(const StoreOptions& options) {
+  if (!options.password_file.empty()) {
+    auto text = config::read_file(options.password_file, kMaxPassword);
+    if (!text.ok()) return Error{ErrorCode::kUnauthorized, "the password: " + text.error().message};
+    return std::string(trim(*text));
+  }
+  return options.password.empty() ? options.address.password : options.password;
+}
 
 Error store_error(std::string_view reply) {
   struct Meaning {

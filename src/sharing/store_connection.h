@@ -41,6 +41,10 @@ struct StoreOptions {
   Duration timeout = std::chrono::seconds(1);
 };
 
+// What a connection authenticates with; "": it doesn't. The file where there is one, for passwords that are
+// renewed while the process runs. kUnauthorized when it can't be read.
+Result<std::string> read_password(const StoreOptions& options);
+
 // What an error reply means for who gets it: kUnauthorized (NOAUTH, WRONGPASS, NOPERM), kResourceExhausted
 // (OOM, MISCONF: the store takes no writes but can be read), kServiceUnavailable (LOADING, READONLY,
 // MASTERDOWN, CLUSTERDOWN, BUSY, TRYAGAIN, MOVED), kBadGateway for all others.

@@ -134,6 +134,31 @@ sharedState:
     assert out.returncode == 1 and f"sharedState.caFile (line 4): can't use CA file '{tmp_path}/store.pem'" in out.stderr
 
 
+def test_check_finds_the_password_of_shared_state_by_settings_and_by_the_flags_of_a_picker(tmp_path):
+    settings, password = tmp_path / "settings.yaml", tmp_path / "password"
+    settings.write_text("pools: []\nsharedState:\n  url: redis://store\n  passwordFile: password\n")
+    by_flags = ["--shared-state-url", "redis://store:6379/3", "--shared-state-password-file", password]
+
+    def said(*arguments):
+        out = run("check", *arguments)
+        assert out.returncode == 1
+        return out.stderr
+    missing = f"the password: reading {password}: No such file or directory"
+    assert f"{settings}: sharedState.passwordFile (line 4): {missing}" in said("--settings", settings)
+    assert f"--shared-state-password-file: {missing}" in said(*by_flags)
+    assert "--shared-state-password-file: there is no store that it is for" in said(*by_flags[2:])
+    password.write_text("\n")
+    assert f"sharedState.passwordFile (line 4): the password: '{password}' is empty" in said("--settings", settings)
+    password.write_text("sesame\n")
+    for arguments, store in ((["--settings", settings], "redis://store:6379/0"), (by_flags, "redis://store:6379/3"),
+                             (["--settings", settings, *by_flags[:2]], "redis://store:6379/3")):
+        out = run("check", *arguments)
+        assert out.returncode == 0 and f"shared state: {store}\n" in out.stdout, out.stderr
+        assert "sesame" not in out.stdout + out.stderr
+    other = tmp_path / "none"
+    assert f"--shared-state-password-file: the password: reading {other}" in said("--settings", settings, "--shared-state-password-file", other)
+
+
 def test_check_tells_lines_of_a_configuration_inside_the_settings(tmp_path):
     settings = tmp_path / "settings.yaml"
     settings.write_text("""listeners: [{address: ":8080"}]
