@@ -10,7 +10,8 @@ struct Metrics {
 
   telemetry::Family<telemetry::Gauge>& connected;
   telemetry::Family<telemetry::Gauge>& bound;
-  telemetry::Family<telemetry::Gauge>& staleness;  // removed with its replica: update() only
+  // Removed with their replica or pool: update() only.
+  telemetry::Family<telemetry::Gauge>& staleness;
   telemetry::Family<telemetry::Gauge>& replicas;
   telemetry::Family<telemetry::Counter>& prefixes;
   telemetry::Family<telemetry::Counter>& bytes;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdlib>
 #include <optional>
 #include <random>
@@ -71,7 +70,7 @@ struct Replicas::Impl {
   io::Task<Error> converse(StoreConnection& store, io::CancelToken token);
   io::Task<void> farewell(StoreConnection& store);
   io::Task<void> fade();
-  std::vector<std::shared_ptr<SharedPool>> current_pools();
+  std::vector<std::shared_ptr<SharedPool>> current_pools();  // after seeing to those that left
   std::vector<std::shared_ptr<SharedPool>> left_pools();
   void connected_now();
   void failed(const Error& error);
@@ -79,7 +78,8 @@ struct Replicas::Impl {
   void count_bytes(const StoreConnection& store);
 
   const ReplicasOptions options;
-  uint64_t incarnation = 0;
+  uint64_t incarnation = 0;  // of the first pool
+  uint64_t joined = 0;       // under the mutex
   Metrics metrics;
   SystemClock clock;
   uint64_t sent_ = 0;  // of the connection, already counted
@@ -91,7 +91,7 @@ struct Replicas::Impl {
   std::string state = "starting";
   std::string error;
   TimePoint since = clock.now();
-  std::atomic<bool> connected{false};
+  bool connected = false;  // of the loop
 
   bool started = false;
   io::LoopGroup loops;  // last: ends first
@@ -99,10 +99,16 @@ struct Replicas::Impl {
 
 std::vector<std::shared_ptr<SharedPool>> Replicas::Impl::current_pools() {
   const std::lock_guard lock(mutex);
-  std::erase_if(pools, [this](const auto& pool) {
-    if (pool->left()) leaving.push_back(pool);
-    return pool->left();
-  });
+  const auto left =
+      std::stable_partition(pools.begin(), pools.end(), [](const auto& pool) { return !pool->left(); });
+  for (auto it = left; it != pools.end(); ++it) {
+    const bool comes_again = std::any_of(pools.begin(), left, [&](const auto& other) {
+      return other->name() == (*it)->name() && other->ns() == (*it)->ns();
+    });
+    if (!comes_again) (*it)->remove_series();
+    leaving.push_back(std::move(*it));
+  }
+  pools.erase(left, pools.end());
   return pools;
 }
 
@@ -204,7 +210,6 @@ io::Task<Error> Replicas::Impl::converse(StoreConnection& store, io::CancelToken
     size_t replies = 1;
     const TimePoint now = clock.now();
     const std::vector<std::shared_ptr<SharedPool>> serving = current_pools();
-    // First, as a pool of the same name may have come in its place.
     for (const auto& pool : left_pools()) pool->append_farewell(commands, replies);
     const size_t farewells = replies - 1;
     for (const auto& pool : serving) {
@@ -293,8 +298,11 @@ std::shared_ptr<SharedPool> Replicas::join(const std::string& ns, const std::str
   SharedPool::Options pool;
   pool.ns = ns;
   pool.name = name;
-  pool.field = peer_field(impl_->options.replica, impl_->incarnation);
-  pool.incarnation = impl_->incarnation;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    pool.incarnation = impl_->incarnation + impl_->joined++;
+  }
+  pool.field = peer_field(impl_->options.replica, pool.incarnation);
   pool.hashing = xxh64(impl_->options.hashing);
   pool.staleness = impl_->options.staleness;
   pool.heartbeat = impl_->options.staleness / 4;
@@ -324,10 +332,6 @@ void Replicas::stop() {
   impl_->loops.stop();
 }
 
-bool Replicas::connected() const {
-  return impl_->connected;
-}
-
 std::string Replicas::state_json() const {
   std::vector<std::shared_ptr<SharedPool>> pools;
   std::string out;
@@ -337,10 +341,9 @@ std::string Replicas::state_json() const {
     pools = impl_->pools;
     out = fmt::format(
         "{{\"store\":{},\"state\":\"{}\",\"since_s\":{:.1f},\"error\":{},\"replica\":{},"
-        "\"incarnation\":\"{:016x}\",\"staleness_bound_s\":{},\"pools\":{{",
+        "\"staleness_bound_s\":{},\"pools\":{{",
         json_quote(impl_->options.store.address.shown()), impl_->state, to_seconds(now - impl_->since),
-        json_quote(impl_->error), json_quote(impl_->options.replica), impl_->incarnation,
-        to_seconds(impl_->options.staleness));
+        json_quote(impl_->error), json_quote(impl_->options.replica), to_seconds(impl_->options.staleness));
   }
   bool first = true;
   for (const auto& pool : pools) {

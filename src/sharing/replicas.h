@@ -48,7 +48,9 @@ struct ReplicasOptions {
 // goes by what it knows itself. Bounds: 64 replicas, 256 KiB of queued prefixes a loop and pool (the oldest
 // are dropped), 512 KiB of them an exchange, 16 batches of others an exchange.
 //
-// Life: create(), join() for each pool, start(), stop(). join() also later.
+// Life: create(), join() for each pool, start(), stop(). join() also later. A pool that joins again, even
+// before its former life here has left, is another one to all others: the former's load and prefixes are no
+// less true.
 class Replicas {
  public:
   // kInvalidConfig for files of TLS that can't be used. The registry outlives it.
@@ -65,8 +67,8 @@ class Replicas {
   // Takes this replica's load out of the store where that is done at once; ends the thread. Idempotent.
   void stop();
 
-  bool connected() const;
-  // {"store","state","error","replica","staleness_bound_s","pools":{"<namespace>/<name>":{"replicas":[…]}}}.
+  // {"store","state","error","replica","staleness_bound_s","pools":{"<namespace>/<name>":{"incarnation",
+  // "replicas":[…]}}}.
   std::string state_json() const;
 
  private:

@@ -24,6 +24,9 @@ constexpr size_t kBatchesReadNumber = 16;
 constexpr size_t kMaxSenders = 256;
 constexpr std::array<std::string_view, 5> kShownStates{"fresh", "stale", "other_version", "unreadable",
                                                        "other_hashing"};
+constexpr std::array<std::string_view, 9> kPrefixEvents{
+    "told",          "dropped",    "applied", "unknown_endpoint", "other_block_size", "other_hashing",
+    "other_version", "unreadable", "missed"};
 // What the store keeps of a pool that nobody serves any more.
 constexpr std::string_view kKeyLifeMs = "600000";
 constexpr Duration kKeepEvery = std::chrono::minutes(1);
@@ -50,7 +53,6 @@ SharedPool::SharedPool(Options options, Members members, Metrics& metrics)
       prefix_key_(key_of(options_.ns, options_.name, "prefix")),
       label_(options_.ns + "/" + options_.name),
       metrics_(metrics),
-      dropped_(metrics.prefixes.with({label_, "dropped"})),
       members_(std::move(members)),
       peers_(options_.field, options_.staleness, options_.hashing) {}
 
@@ -66,7 +68,8 @@ Result<std::shared_ptr<SharedPool>> SharedPool::create(Options options, Members 
 }
 
 void SharedPool::count(std::string_view event, uint64_t n) {
-  metrics_.prefixes.with({label_, event}).add(n);
+  if (left()) return;
+  metrics_.prefixes.update({label_, event}, [n](telemetry::Counter& counter) { counter.add(n); });
 }
 
 // --- from the loops --------------------------------------------------------------------------------------
@@ -78,7 +81,7 @@ void SharedPool::entered(std::string_view producer, const Endpoint& endpoint, ui
   kvindex::InsertQueue& queue = *queues_[loop == nullptr ? 0 : loop->index() % queues_.size()];
   const uint64_t place = place_key(endpoint_key(endpoint.host_port), producer);
   if (!queue.push({place, block_size_tokens, 0}, hashes.first(std::min(hashes.size(), kMaxPromptBlocks))))
-    dropped_.add();
+    dropped_.fetch_add(1, std::memory_order_relaxed);
 }
 
 // --- membership ------------------------------------------------------------------------------------------
@@ -97,9 +100,13 @@ void SharedPool::leave() {
   snapshot_.reset();
   keys_.clear();
   places_.clear();
+}
+
+void SharedPool::remove_series() {
+  const std::lock_guard lock(mutex_);
   for (const auto& [id, state] : shown_) metrics_.staleness.remove({label_, id});
-  shown_.clear();
-  for (const std::string_view state : kShownStates) metrics_.replicas.with({label_, state}).set(0);
+  for (const std::string_view state : kShownStates) metrics_.replicas.remove({label_, state});
+  for (const std::string_view event : kPrefixEvents) metrics_.prefixes.remove({label_, event});
 }
 
 void SharedPool::refresh_members() {
@@ -174,6 +181,8 @@ void SharedPool::ask_load(std::string& commands, std::vector<Question>& question
 
 void SharedPool::ask_prefixes(std::string& commands, std::vector<Question>& questions) {
   drain_queues(commands, questions);
+  // Before there is somebody to learn it, and of whom, it stays to be read.
+  if (keys_.empty() || producers_.empty()) return;
   append_command(commands, {"XREAD", "COUNT", kBatchesRead, "STREAMS", prefix_key_, read_to_});
   questions.push_back({Expected::kBatches});
 }
@@ -259,6 +268,7 @@ Status SharedPool::take(std::span<const Question> questions, std::span<const Res
 }
 
 void SharedPool::lost(std::span<const Question> questions) {
+  const std::lock_guard lock(mutex_);
   for (const Question& question : questions) {
     if (question.expected == Expected::kBatch) count("dropped", question.prompts);
   }
@@ -300,6 +310,7 @@ void SharedPool::fade(TimePoint now, TimePoint until) {
   if (left()) return;
   refresh_members();
   if (peers_.fade(until)) spread_load();
+  count("dropped", dropped_.exchange(0, std::memory_order_relaxed));
   show_peers(now);
 }
 
@@ -317,7 +328,8 @@ void SharedPool::show_peers(TimePoint now) {
     if (!first && peer.age(now) < it->second.age) it->second = {peer.state, peer.age(now)};
   }
   for (size_t i = 0; i < states.size(); ++i) {
-    metrics_.replicas.with({label_, kShownStates[i]}).set(static_cast<double>(states[i]));
+    metrics_.replicas.update({label_, kShownStates[i]},
+                             [n = static_cast<double>(states[i])](telemetry::Gauge& gauge) { gauge.set(n); });
   }
   for (const auto& [id, shown] : by_id) {
     metrics_.staleness.update({label_, id},
@@ -388,7 +400,7 @@ void SharedPool::take_batch(std::string_view bytes) {
 
 void SharedPool::append_json(std::string& out, TimePoint now) const {
   const std::lock_guard lock(mutex_);
-  out += "\"replicas\":[";
+  out += fmt::format("\"incarnation\":\"{:016x}\",\"replicas\":[", options_.incarnation);
   bool first = true;
   for (const auto& [field, peer] : peers_.all()) {
     uint64_t requests = 0;

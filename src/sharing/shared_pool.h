@@ -33,7 +33,7 @@ class SharedPool final : public PrefixOutlet {
     std::string ns;
     std::string name;
     std::string field;         // of this replica, peer_field()
-    uint64_t incarnation = 0;  // of this process
+    uint64_t incarnation = 0;  // of this process's pool: another one each time it joins
     uint64_t hashing = 0;      // fingerprint
     Duration staleness{};
     Duration heartbeat{};  // a record is written so often though nothing changed
@@ -78,6 +78,10 @@ class SharedPool final : public PrefixOutlet {
   bool wrote() const { return wrote_; }
   void append_farewell(std::string& commands, size_t& replies) const;
 
+  // Its series are no longer there, and do not come again. REQUIRES: it is left, and no other pool of its
+  // name is there.
+  void remove_series();
+
   // Members of a JSON object.
   void append_json(std::string& out, TimePoint now) const;
   const std::string& ns() const { return options_.ns; }
@@ -99,7 +103,7 @@ class SharedPool final : public PrefixOutlet {
   void show_peers(TimePoint now);
   void take_batches(const RespReply& reply);
   void take_batch(std::string_view bytes);
-  void count(std::string_view event, uint64_t n = 1);
+  void count(std::string_view event, uint64_t n = 1);  // REQUIRES: mutex_ is held
   void rebuild_places();
 
   const Options options_;
@@ -109,7 +113,7 @@ class SharedPool final : public PrefixOutlet {
   Metrics& metrics_;
   std::vector<std::unique_ptr<kvindex::InsertQueue>> queues_;  // one for each loop
   std::atomic<bool> left_{false};
-  telemetry::Counter& dropped_;
+  std::atomic<uint64_t> dropped_{0};  // by the loops, and not counted yet
 
   mutable std::mutex mutex_;  // everything below
   Members members_;
