@@ -44,7 +44,8 @@ struct Fleet::Member {
   bool stale = false;  // what it serves by is not what it should
   std::unique_ptr<discovery::PoolSink> sink;
   PoolHandle handle;
-  TimePoint remove_at = kNever;  // it is deleted
+  std::vector<PoolHandle> former;  // of times before it had gone: with streams that have not ended
+  TimePoint remove_at = kNever;    // it is deleted
 
   // Under the fleet's mutex.
   std::shared_ptr<assembly::PoolRuntime> runtime;  // null: does not serve
@@ -121,8 +122,8 @@ void Fleet::pool_changed(const std::string& id, const config::InferencePool* poo
   const std::shared_ptr<const config::InferencePool> seen =
       pool == nullptr ? nullptr : std::make_shared<config::InferencePool>(*pool);
   post([this, id, seen] {
-    auto found = members_.find(id);
     if (seen == nullptr) {
+      const auto found = members_.find(id);
       if (found == members_.end()) return;
       Member& member = *found->second;
       member.remove_at = base_.clock.now() + options_.linger;
@@ -130,13 +131,8 @@ void Fleet::pool_changed(const std::string& id, const config::InferencePool* poo
       member.deleted = true;
       return;
     }
-    if (found == members_.end()) {
-      auto made = std::make_shared<Member>();
-      made->id = id;
-      const std::lock_guard lock(mutex_);
-      found = members_.emplace(id, std::move(made)).first;
-    }
-    Member& member = *found->second;
+    const std::shared_ptr<Member> kept = member_of(id);
+    Member& member = *kept;
     member.pool = *seen;
     member.remove_at = kNever;
     {
@@ -151,6 +147,27 @@ void Fleet::pool_changed(const std::string& id, const config::InferencePool* poo
     update(member);
     name_pools();
   });
+}
+
+// As it is there; new, or with its former life where that has not ended.
+std::shared_ptr<Fleet::Member> Fleet::member_of(const std::string& id) {
+  if (const auto found = members_.find(id); found != members_.end()) return found->second;
+  std::shared_ptr<Member> member;
+  const auto former =
+      std::find_if(leaving_.begin(), leaving_.end(), [&](const auto& other) { return other->id == id; });
+  if (former == leaving_.end()) {
+    member = std::make_shared<Member>();
+    member->id = id;
+  } else {
+    member = std::move(*former);
+    leaving_.erase(former);
+    member->config.reset();
+    member->stale = true;
+    admit(*member);
+  }
+  const std::lock_guard lock(mutex_);
+  members_.emplace(id, member);
+  return member;
 }
 
 void Fleet::config_changed(const std::string& id, const discovery::PoolConfig& config) {
@@ -209,30 +226,34 @@ Status Fleet::make(Member& member) {
   if (!spec.ok()) return std::move(spec).error();
   auto made = base_.add_pool_with_metrics(*std::move(spec), discovery::kPoolLabel);
   if (!made.ok()) return std::move(made).error();
-  std::shared_ptr<assembly::PoolRuntime> runtime = *std::move(made);
-  runtime->set_rules(assembly::pool_rules(rules_, runtime->pool().ns, runtime->pool().name));
-  runtime->follow_objects(cluster_->objects());
-  DoorPool pool;
-  pool.pool = &runtime->pool();
-  pool.members = &runtime->members();
-  pool.signals = base_.signals.get();
-  pool.freshness_budget = runtime->freshness_budget();
-  pool.metrics = &runtime->metrics();
-  member.handle = door_.add(pool);
-  member.sink = std::make_unique<discovery::PoolSink>(std::vector<discovery::Pool*>{&runtime->members()});
-  cluster_->attach(member.id, *member.sink);
-  const std::lock_guard lock(mutex_);
-  member.runtime = std::move(runtime);
+  {
+    const std::lock_guard lock(mutex_);
+    member.runtime = *std::move(made);
+  }
+  member.runtime->follow_objects(cluster_->objects());
+  member.sink =
+      std::make_unique<discovery::PoolSink>(std::vector<discovery::Pool*>{&member.runtime->members()});
+  admit(member);
   return {};
+}
+
+// Streams and endpoints may come to what it is made of.
+void Fleet::admit(Member& member) {
+  assembly::PoolRuntime& runtime = *member.runtime;
+  runtime.set_rules(assembly::pool_rules(rules_, runtime.pool().ns, runtime.pool().name));
+  DoorPool pool;
+  pool.pool = &runtime.pool();
+  pool.members = &runtime.members();
+  pool.signals = base_.signals.get();
+  pool.freshness_budget = runtime.freshness_budget();
+  pool.metrics = &runtime.metrics();
+  member.handle = door_.add(pool);
+  cluster_->attach(member.id, *member.sink);
 }
 
 // The pool as it is told of now: made, or its configuration taken.
 void Fleet::update(Member& member) {
   if (!member.stale) return;
-  {
-    const std::lock_guard lock(mutex_);
-    member.config_source = member.wants_config ? member.config ? member.config->source : "" : "process";
-  }
   if (member.wants_config && !member.config) return;  // on its way
   member.stale = false;
   if (member.wants_config && !member.config->text)
@@ -249,6 +270,7 @@ void Fleet::configured(Member& member, Status status) {
   metrics_.config_current.update({member.id}, [&](auto& gauge) { gauge.set(status.ok() ? 1 : 0); });
   {
     const std::lock_guard lock(mutex_);
+    member.config_source = member.wants_config ? member.config->source : "process";
     member.error = error;
   }
   if (status.ok()) {
@@ -340,9 +362,16 @@ void Fleet::take_away(Member& member) {
   if (kept->runtime) {
     name_pools();
     door_.leave(kept->handle);
+    kept->former.push_back(std::move(kept->handle));
     leaving_.push_back(kept);
   }
   telemetry::log_info("a pool that was deleted is served no longer", {{"pool", id}});
+}
+
+// No stream is left of the times before it had gone.
+bool Fleet::left(Member& member) {
+  std::erase_if(member.former, [&](const PoolHandle& handle) { return door_.left(handle); });
+  return member.former.empty();
 }
 
 bool Fleet::look_after() {
@@ -356,8 +385,9 @@ bool Fleet::look_after() {
     // Where it has come back meanwhile, word of that is on its way.
     if (now >= member->remove_at && cluster_->detach(member->id)) take_away(*member);
   }
+  for (const auto& [id, member] : members_) under_way |= !left(*member);
   std::erase_if(leaving_, [&](const std::shared_ptr<Member>& member) {
-    if (!door_.left(member->handle)) return false;
+    if (!left(*member)) return false;
     base_.remove_pool(member->runtime);
     return true;
   });

@@ -53,7 +53,8 @@ struct FleetOptions {
 //   told of           waits for its configuration, where it names one; then is made, and serves
 //   changed           takes what changed; of a configuration that can't be used the last good one holds
 //   deleted           serves on for `linger`; comes back as if nothing had been
-//   gone              takes no new streams; ends with the last of those it has
+//   gone              takes no new streams; ends with the last of those it has. Until then, when it is there
+//                     again, it is the same pool with what it has learnt
 // A pool whose first configuration can't be used does not serve until it can: as a process that has one pool
 // does not start then.
 class Fleet final : public discovery::PoolListener {
@@ -99,8 +100,11 @@ class Fleet final : public discovery::PoolListener {
   void post(Job job);
   void work();
   bool look_after();  // true: something is under way
+  bool left(Member& member);
+  std::shared_ptr<Member> member_of(const std::string& id);
   void update(Member& member);
   Status make(Member& member);
+  void admit(Member& member);
   Result<assembly::PoolSpec> spec_of(const Member& member) const;
   void configured(Member& member, Status status);
   void name_pools();
@@ -126,7 +130,7 @@ class Fleet final : public discovery::PoolListener {
   // Of the thread.
   config::Manifests rules_;
   bool listed_ = false;
-  std::vector<std::shared_ptr<Member>> leaving_;
+  std::vector<std::shared_ptr<Member>> leaving_;  // gone, with streams that have not ended
   std::map<uint16_t, std::unique_ptr<io::HttpServer>> ports_;
   std::set<uint16_t> missing_ports_;  // that can't be listened on
   std::vector<std::unique_ptr<io::HttpServer>> closing_;
