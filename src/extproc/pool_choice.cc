@@ -110,6 +110,14 @@ PoolChoice::Answer PoolChoice::choose(const StreamNames& stream) const {
           named.push_back(index);
       }
     }
+    // Pools of one Service, and it was said without its port: it came in at one.
+    if (named.size() > 1 && stream.port != 0) {
+      Indexes there;
+      for (const size_t index : named) {
+        if (pools_[index].port == stream.port) there.push_back(index);
+      }
+      if (!there.empty()) named = std::move(there);
+    }
     if (!named.empty()) return only(named, ":authority", stream.authority);
     if (service->certain) {
       return {Failure::kUnknown,

@@ -46,7 +46,8 @@ struct StreamNames {
 
 // Which of several pools a stream means. Never by guess; the first of these that says something decides:
 //   1. kPoolField
-//   2. the :authority, where it is the Service of a pool's endpointPickerRef (and its port, where it has one)
+//   2. the :authority, where it is the Service of a pool's endpointPickerRef (and its port, where it has one;
+//      else, of several such pools, the one whose port it came in at)
 //   3. the port, where it is a pool's own
 // Immutable.
 class PoolChoice {

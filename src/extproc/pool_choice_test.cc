@@ -76,6 +76,10 @@ TEST_F(Choice, TheServiceOfAnEndpointPickerRefDecidesNext) {
   EXPECT_EQ(choose({}, "shared.b.svc:9402"), "ambiguous");
   EXPECT_THAT(message, HasSubstr("b/two, b/three"));
   EXPECT_EQ(choose({}, "shared.b.svc"), "ambiguous");
+  EXPECT_EQ(choose({}, "shared.b.svc", 9302), "b/one");
+  EXPECT_EQ(choose({}, "shared.b.svc:9302", 9402), "b/one") << "what is said goes first";
+  EXPECT_EQ(choose({}, "shared.b.svc", 9402), "ambiguous");
+  EXPECT_EQ(choose({}, "shared.b.svc", 9102), "ambiguous") << "none of its pools has that port";
   EXPECT_EQ(choose({}, "qwen-epp.a.svc:9002"), "unknown");
   EXPECT_EQ(choose({}, "gone.a.svc.cluster.local:9002", 9102), "unknown");
 }

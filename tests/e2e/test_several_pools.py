@@ -1,85 +1,16 @@
 """`penstock epp --all-pools`: several InferencePools of a cluster in one picker, as they come and go."""
-import contextlib
 import socket
 
-import h2.exceptions
 import httpx
 import pytest
 
 from data_plane import Envoy
-from grpc_client import Connection
+from fleet_picker import FAILED_PRECONDITION, NOT_FOUND, api, asked_at, fleet, put_pod, put_pool  # noqa: F401
 from harness import eventually, free_port
-from kubernetes_api import CONFIG_MAP, OBJECTIVE, POOL, REWRITE, KubernetesApi
-from picker_streams import chat_body, decided, pick, send_request
-from test_kubernetes import ClusterPicker
+from kubernetes_api import CONFIG_MAP, OBJECTIVE, POOL, REWRITE
+from picker_streams import chat_body, pick
 
-NOT_FOUND, FAILED_PRECONDITION = 5, 9
-CONFIG = "penstock.dev/config"
 RANDOM = "plugins: [{type: random-picker}]\n"
-
-
-def put_pool(api, name, app=None, *, port=8000, service=None, picker_port=9002, labels=None, config=None, namespace=None):
-    api.put(POOL, name, namespace=namespace, labels=labels, annotations={CONFIG: config} if config else None,
-            spec={"selector": {"matchLabels": {"app": app or name}}, "targetPorts": [{"number": port}], "appProtocol": "http",
-                  "endpointPickerRef": {"group": "", "kind": "Service", "name": service or f"{name}-epp",
-                                        "port": {"number": picker_port}, "failureMode": "FailClose"}})
-
-
-def put_pod(api, name, ip, app, **more):
-    api.put_pod(name, ip, labels={"app": app}, **more)
-
-
-@pytest.fixture
-def api():
-    api = KubernetesApi()
-    yield api
-    api.stop()
-
-
-class FleetPicker(ClusterPicker):
-    def pools(self):
-        """{pool: set of addresses}"""
-        pools = httpx.get(f"{self.admin}/debug/endpoints", timeout=5).json()["pools"]
-        return {name: {one["address"] for one in pool["endpoints"]} for name, pool in pools.items()}
-
-    def has_pools(self, **addresses):
-        """Waits for exactly these of the cluster's namespace: pool={address, …}."""
-        wanted = {f"{self.api.namespace}/{name}": value for name, value in addresses.items()}
-        eventually(lambda: self.pools() == wanted, what=f"pools {wanted}, last {self.pools()}")
-
-    def config_of(self, pool):
-        pools = self.cluster_page()["configurations"]
-        return next((one for one in pools if one["pool"] == f"{self.api.namespace}/{pool}"), None)
-
-    def cluster_page(self):
-        return httpx.get(f"{self.admin}/readyz", timeout=5).json()
-
-    def asked(self, field=None, authority="epp", port=None, body=None, **headers):
-        """Where a request goes, or the code of the status that its stream ends with."""
-        metadata = [("x-penstock-pool", field)] if field else []
-        with Connection(port or self.port) as connection:
-            stream = connection.open(headers=metadata, authority=authority)
-            with contextlib.suppress(ConnectionError):  # the server need not wait for the request
-                send_request(stream, body or chat_body(), **headers)
-            first = stream.receive()
-            if first is None:
-                return stream.status
-            stream.queue.insert(0, first)
-            answer, self.forwarded = decided(stream)
-            stream.cancel()
-            return answer.destination
-
-    def metrics_text(self):
-        return httpx.get(f"{self.admin}/metrics", timeout=5).text
-
-
-@pytest.fixture
-def fleet(start, tmp_path, api):
-    """fleet(*flags): a picker of that API server's pools."""
-    def begin(*flags, all_pools=True, **keywords):
-        return start._keep(FleetPicker(tmp_path / f"picker-{len(start.parts)}", api, *(["--all-pools"] if all_pools else []), *flags,
-                                       pool=None, **keywords))
-    return begin
 
 
 @pytest.fixture
@@ -234,23 +165,15 @@ def test_a_selector_chooses_pools_and_namespaces_are_told_apart(api, fleet, two)
     assert everywhere.asked(authority="llama-epp.other.svc:9002") == "127.0.0.9:8000"
 
 
-def asked_at(picker, port):
-    """As asked(), at a pool's own port; None where nobody listens."""
-    try:
-        return picker.asked(port=port)
-    except (OSError, h2.exceptions.ProtocolError):
-        return None
-
-
 def test_a_port_of_its_own_is_listened_on_as_long_as_a_pool_names_it(api, fleet, two):
     port = free_port()
     picker = fleet("--pool-ports", str(port))
     picker.has_pools(**two)
     put_pool(api, "qwen", picker_port=port)
-    eventually(lambda: asked_at(picker, port) == QWEN, what="a pool's own port")
+    eventually(lambda: asked_at(port) == QWEN, what="a pool's own port")
     assert picker.asked() == FAILED_PRECONDITION
     put_pool(api, "qwen")
-    eventually(lambda: asked_at(picker, port) is None, what="the port is closed")
+    eventually(lambda: asked_at(port) is None, what="the port is closed")
 
 
 def test_a_port_that_somebody_else_has_is_listened_on_once_it_is_free(api, fleet, two):
@@ -263,7 +186,7 @@ def test_a_port_that_somebody_else_has_is_listened_on_once_it_is_free(api, fleet
         put_pool(api, "qwen", picker_port=port)
         told = "the port of a pool can't be listened on, it is tried again"
         eventually(lambda: picker.program.log_lines(told), what="the log says so")
-    eventually(lambda: asked_at(picker, port) == QWEN, what="a pool's own port")
+    eventually(lambda: asked_at(port) == QWEN, what="a pool's own port")
     assert len(picker.program.log_lines(told)) == 1
 
 

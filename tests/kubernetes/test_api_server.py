@@ -59,12 +59,15 @@ def test_the_server_takes_every_object_of_the_docs(plane):
 @pytest.mark.parametrize("name, says", [
     ("minimal", "endpoints of InferencePool llama in namespace team."),
     ("several-pools", "endpoints of the InferencePools in namespace team."),
+    ("pool-ports", "endpoints of the InferencePools in namespace team."),
     ("pools-everywhere", "endpoints of the InferencePools labelled team=a in all namespaces.")])
 def test_the_notes_say_what_is_picked_among(plane, helm, name, says):
     notes = helm.notes(name, plane.kubeconfig(ADMIN_TOKEN, "notes"))
     assert notes.startswith("Penstock picks the " + says)
+    if name == "pool-ports":
+        assert "\n  endpointPickerRef: {name: llama-epp, port: {number: 9100}}\n" in notes
     selector = '\n  selector: {"app.kubernetes.io/instance":"llama","app.kubernetes.io/name":"penstock-epp"}\n'
-    assert (selector in notes) == ("InferencePools" in says)
+    assert (selector in notes) == ("InferencePools" in says and name != "pool-ports")
 
 
 def test_a_misspelt_field_is_refused(plane, team):

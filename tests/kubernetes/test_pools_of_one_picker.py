@@ -3,7 +3,8 @@ real API server."""
 import httpx
 import pytest
 
-from harness import eventually
+from fleet_picker import asked_at
+from harness import eventually, free_ports
 from workload import SECONDS, Team
 
 ANNOTATION = "penstock.dev/config"
@@ -16,11 +17,26 @@ def team(cluster, helm, tmp_path):
     team.stop()
 
 
-def put_pool(team, name, config=None):
+@pytest.fixture
+def ports():
+    """Of loopback, that pools may have for themselves."""
+    first = free_ports(3)
+    return range(first, first + 3)
+
+
+@pytest.fixture
+def team_of_ports(cluster, helm, tmp_path, ports):
+    values = ["--set", "router.allPools=true,router.inferencePool.create=false", "--set", f"router.poolPorts={ports[0]}-{ports[-1]}"]
+    team = Team(cluster, tmp_path, lambda team: helm.template("penstock-epp", *values, namespace=team.namespace))
+    yield team
+    team.stop()
+
+
+def put_pool(team, name, config=None, service=None, port=9002):
     metadata = {"name": name, "namespace": team.namespace, "annotations": {ANNOTATION: config} if config else {}}
     team.cluster.admin.apply({"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": metadata, "spec": {
         "selector": {"matchLabels": {"app": name}}, "targetPorts": [{"number": team.port}],
-        "endpointPickerRef": {"name": f"{name}-picker", "port": {"number": 9002}}}})
+        "endpointPickerRef": {"name": service or f"{name}-picker", "port": {"number": port}}}})
     return {"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": metadata}
 
 
@@ -56,3 +72,24 @@ def test_pools_come_with_their_configuration_and_go(team):
     team.cluster.admin.delete(llama)
     eventually(lambda: config_of("llama")["state"] == "gone" and endpoints("llama") == 0, SECONDS, "the deleted pool goes")
     assert endpoints("qwen") == 2 and picker.is_serving()
+
+
+def test_pools_of_the_charts_service_are_told_apart_by_its_ports(team_of_ports, ports):
+    """The worked example of docs/kubernetes.md."""
+    team = team_of_ports
+    service = next(o for o in team.objects if o["kind"] == "Service")
+    by_name = {p["name"]: p["port"] for p in service["spec"]["ports"]}
+    assert [by_name[f"pool-{port}"] for port in ports] == list(ports)
+    team.pod(0, {"app": "llama"}), team.pod(1, {"app": "qwen"})
+    engines = [f"{address}:{team.port}" for address in team.addresses[:2]]
+    picker = team.picker("--pool-linger", "0s")
+    assert [asked_at(port) for port in ports] == [None] * 3
+    put_pool(team, "llama", service=service["metadata"]["name"], port=ports[0])
+    qwen = put_pool(team, "qwen", service=service["metadata"]["name"], port=ports[1])
+    eventually(lambda: [asked_at(port) for port in ports[:2]] == engines, SECONDS, "each port leads to its pool")
+    assert asked_at(ports[2]) is None
+    put_pool(team, "llama", service=service["metadata"]["name"], port=ports[2])
+    eventually(lambda: [asked_at(port) for port in ports] == [None, engines[1], engines[0]], SECONDS, "a pool takes another port")
+    team.cluster.admin.delete(qwen)
+    eventually(lambda: [asked_at(port) for port in ports] == [None, None, engines[0]], SECONDS, "a pool goes")
+    assert picker.is_serving()

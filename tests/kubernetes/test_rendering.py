@@ -10,6 +10,7 @@ from data_plane import envoy_binary
 from harness import PENSTOCK, ROOT
 
 LABELS = ["--set-json", 'router.modelServers.matchLabels={"app":"llama"}']
+MANY = ["--set", "router.allPools=true", "--set", "router.inferencePool.create=false", "--set"]
 EXAMPLES = pytest.mark.parametrize("chart, file", example_values(), ids=lambda v: getattr(v, "stem", v))
 
 
@@ -128,6 +129,17 @@ def test_labels_select_pods_where_there_is_no_pool(helm):
     assert "pool-name" not in given
 
 
+def test_pools_may_share_the_service_by_ports_of_their_own(helm):
+    objects = helm.example("pool-ports")
+    assert shipped.flags(of(objects, "Deployment"))["pool-ports"] == "9100-9103"
+    ports = {p["name"]: (p["port"], p["targetPort"]) for p in of(objects, "Service")["spec"]["ports"]}
+    assert ports == {"grpc-ext-proc": (9002, "grpc"), "http-metrics": (9090, "metrics"),
+                     **{f"pool-{n}": (n, f"pool-{n}") for n in range(9100, 9104)}}
+    assert of(objects, "DestinationRule")["spec"]["host"] == "llama-epp.team.svc.cluster.local"
+    alone = helm.template("penstock-epp", *MANY, "router.poolPorts=9100")
+    assert [p["port"] for p in of(alone, "Service")["spec"]["ports"]] == [9002, 9100, 9090]
+
+
 def test_one_gives_way_when_envoy_fails_open(helm):
     objects = helm.example("fail-open", "penstock-standalone")
     expected = yaml.safe_load((ROOT / "deploy/envoy/fail-open.yaml").read_text())
@@ -165,6 +177,13 @@ def test_envoy_takes_the_configuration_beside_the_picker(helm, name, tmp_path):
     ([*LABELS, "--set", "router.epp.autoscaling.enabled=true", "--set", "router.epp.flags.ha-enable-leader-election=true"], "router.epp.autoscaling.enabled"),
     ([*LABELS, "--set", "router.epp.autoscaling.enabled=true", "--set", "router.epp.autoscaling.minReplicas=9"], "router.epp.autoscaling.minReplicas"),
     ([*LABELS, "--set", "router.proxy.enabled=true"], "router.proxy.enabled"),
+    ([*LABELS, "--set", "router.poolPorts=9100"], "router.poolPorts"),
+    ([*MANY, "router.poolPorts=9100-9099"], "router.poolPorts"),
+    ([*MANY, "router.poolPorts=9100-9164"], "router.poolPorts"),
+    ([*MANY, "router.poolPorts=65535-65536"], "router.poolPorts"),
+    ([*MANY, "router.poolPorts=0-3"], "router.poolPorts"),
+    ([*MANY, "router.poolPorts=9000-9010"], "router.poolPorts: holds port 9002"),
+    ([*MANY, "router.epp.flags.pool-ports=9100"], "router.epp.flags.pool-ports"),
     # The schema's.
     ([*LABELS, "--set", "router.epp.replica=2"], "replica"),
     ([*LABELS, "--set", "router.epp.image.pullPolicy=Sometimes"], "pullPolicy"),
@@ -190,6 +209,14 @@ def test_pods_are_replaced_when_their_configuration_changes_and_only_then(helm):
     assert annotations() != annotations("--set", "router.modelServers.type=sglang")
 
 
+def test_labels_by_which_pods_are_selected_are_the_charts(helm):
+    objects = helm.template("penstock-epp", *LABELS, "--set-json",
+                            'router.epp.podLabels={"app.kubernetes.io/name":"mine","app.kubernetes.io/instance":"a","team":"b"}')
+    shipped.check_deployment(of(objects, "Deployment"))
+    assert of(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]["team"] == "b"
+    shipped.check_services(objects)
+
+
 def test_long_release_names_stay_names(helm):
     objects = helm.template("penstock-epp", *LABELS, release="a" * 53)
     for each in objects:
@@ -205,11 +232,3 @@ def test_a_packaged_chart_is_whole(helm, chart, tmp_path):
     values = ["--values", CHARTS / chart / "ci/minimal-values.yaml"]
     assert helm.template(package, *values) == helm.template(chart, *values)
     assert "router.modelServers.matchLabels" in helm.refusal(package)
-def test_labels_by_which_pods_are_selected_are_the_charts(helm):
-    objects = helm.template("penstock-epp", *LABELS, "--set-json",
-                            'router.epp.podLabels={"app.kubernetes.io/name":"mine","app.kubernetes.io/instance":"a","team":"b"}')
-    shipped.check_deployment(of(objects, "Deployment"))
-    assert of(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]["team"] == "b"
-    shipped.check_services(objects)
-
-

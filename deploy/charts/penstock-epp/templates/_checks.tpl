@@ -6,7 +6,7 @@
   "config-file" "router.epp.pluginsConfigFile" "config-text" "router.epp.pluginsCustomConfig"
   "pool-name" "router.inferencePool.name" "pool-namespace" "the release's namespace"
   "pool-group" "router.inferencePool.group" "all-pools" "router.allPools" "pool-selector" "router.poolSelector"
-  "all-namespaces" "router.allNamespaces"
+  "all-namespaces" "router.allNamespaces" "pool-ports" "router.poolPorts"
   "endpoint-selector" "router.modelServers.matchLabels" "endpoint-target-ports" "router.modelServers.targetPorts"
   "grpc-port" "router.epp.extProcPort" "grpc-health-port" "router.epp.grpcHealthPort"
   "metrics-port" "router.metricsPort" "shared-state-url" "router.epp.sharedState.url"
@@ -29,6 +29,20 @@
 {{- end -}}
 {{- if and $router.allNamespaces (not $many) -}}
   {{- fail "router.allNamespaces: goes with router.allPools or router.poolSelector" -}}
+{{- end -}}
+{{- if $router.poolPorts -}}
+  {{- if not $many -}}
+    {{- fail "router.poolPorts: goes with router.allPools or router.poolSelector" -}}
+  {{- end -}}
+  {{- $ports := include "penstock.poolPorts" . | fromJsonArray -}}
+  {{- if or (not $ports) (gt (len $ports) 64) (lt (first $ports | int) 1) (gt (last $ports | int) 65535) -}}
+    {{- fail (printf "router.poolPorts: %v is no port, nor a range of up to 64 ports" $router.poolPorts) -}}
+  {{- end -}}
+  {{- range list $router.epp.extProcPort $router.epp.grpcHealthPort $router.metricsPort -}}
+    {{- if and (ge (int .) (first $ports | int)) (le (int .) (last $ports | int)) -}}
+      {{- fail (printf "router.poolPorts: holds port %d, which all pools share" (int .)) -}}
+    {{- end -}}
+  {{- end -}}
 {{- end -}}
 {{- if and $many $router.proxy.enabled -}}
   {{- fail "router.allPools: Envoy in the picker's pod leads to one pool" -}}

@@ -21,6 +21,9 @@ the environment's NAMESPACE.
   {{- if $router.allNamespaces -}}
     {{- $_ := set $flags "all-namespaces" true -}}
   {{- end -}}
+  {{- with $router.poolPorts -}}
+    {{- $_ := set $flags "pool-ports" . -}}
+  {{- end -}}
   {{- $_ := set $flags "pool-group" $router.inferencePool.group -}}
 {{- else if $pool -}}
   {{- $_ := set $flags "pool-name" $pool -}}

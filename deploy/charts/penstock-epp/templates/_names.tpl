@@ -22,6 +22,16 @@
 {{- if or .Values.router.allPools .Values.router.poolSelector }}true{{ end -}}
 {{- end -}}
 
+{{/* JSON array of the ports that pools may have for themselves. */}}
+{{- define "penstock.poolPorts" -}}
+{{- $ports := list -}}
+{{- with .Values.router.poolPorts -}}
+{{- $ends := toString . | splitList "-" -}}
+{{- $ports = untilStep (first $ends | int) (add1 (last $ends | int) | int) 1 -}}
+{{- end -}}
+{{- toJson $ports -}}
+{{- end -}}
+
 {{/* Cluster-wide objects of two namespaces' releases must not meet. */}}
 {{- define "penstock.clusterName" -}}
 {{ printf "%s-%s" .Release.Namespace (include "penstock.name" .) }}
