@@ -1,8 +1,11 @@
-"""A real Redis for tests of what replicas share."""
+"""A real Redis, and what replicas that share state through it say of that."""
 import contextlib
 import shutil
 import signal
 import socket
+
+import httpx
+import pytest
 
 from harness import Program, eventually, free_port
 
@@ -54,3 +57,27 @@ class Redis:
         if self.program.process.poll() is None:
             self.program.signal(signal.SIGCONT)
         self.program.stop()
+
+
+@pytest.fixture
+def redis(tmp_path):
+    server = Redis(tmp_path)
+    yield server
+    server.stop()
+
+
+def state_of(replica):
+    return httpx.get(f"{replica.admin}/debug/shared-state", timeout=5).json()
+
+
+def peers_of(replica):
+    """The other replicas of all its pools."""
+    return [peer for pool in state_of(replica).get("pools", {}).values() for peer in pool["replicas"]]
+
+
+def in_state(replica, *states):
+    return state_of(replica)["state"] in states
+
+
+def prefixes(replica, event, **labels):
+    return replica.metric_sum("penstock_shared_state_prefixes_total", event=event, **labels)

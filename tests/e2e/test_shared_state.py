@@ -12,7 +12,7 @@ import pytest
 import extproc_messages as m
 from harness import PENSTOCK, eventually, free_port, make_certificate
 from load import Load
-from redis_server import Redis
+from redis_server import Redis, in_state, peers_of, prefixes, redis, state_of  # noqa: F401
 
 CHAT = "/v1/chat/completions"
 LONG = "The water of the upper pool falls through a steel pipe and turns four wheels. " * 60
@@ -21,34 +21,11 @@ BUILT_IN = PREFIX.replace("[{", "[{type: queue-scorer}, {type: kv-cache-utilizat
 ACTIVE = "plugins: [{type: active-request-scorer}, {type: max-score-picker}]\n"
 
 
-@pytest.fixture
-def redis(tmp_path):
-    server = Redis(tmp_path)
-    yield server
-    server.stop()
-
-
-def state_of(replica):
-    return httpx.get(f"{replica.admin}/debug/shared-state", timeout=5).json()
-
-
-def peers_of(replica):
-    return [peer for pool in state_of(replica).get("pools", {}).values() for peer in pool["replicas"]]
-
-
-def in_state(replica, *states):
-    return state_of(replica)["state"] in states
-
-
 def others_at(replica):
     """Requests of other replicas in flight, by port of the engine."""
     pools = httpx.get(f"{replica.admin}/debug/endpoints", timeout=5).json()["pools"]
     return {int(e["address"].rsplit(":", 1)[1]): e["in_flight_of_others"]
             for pool in pools.values() for e in pool["endpoints"] if "in_flight_of_others" in e}
-
-
-def prefixes(replica, event):
-    return replica.metric_sum("penstock_shared_state_prefixes_total", event=event)
 
 
 def says_each_change_once(replica):
