@@ -293,10 +293,10 @@ Result<ClusterConfig> find_cluster(std::string_view kubeconfig, const Environmen
     const std::string path = *home + "/.kube/config";
     if (exists(path)) return load_kubeconfig({path});
   }
-  return Error{
-      ErrorCode::kNotFound,
-      "no Kubernetes cluster is known: not in a pod with a service account, and neither --kubeconfig, "
-      "KUBECONFIG nor ~/.kube/config names one"};
+  return Error{ErrorCode::kNotFound,
+               fmt::format("no Kubernetes cluster is known: {}, and neither --kubeconfig, "
+                           "KUBECONFIG nor ~/.kube/config names one",
+                           inside.error().message)};
 }
 
 }  // namespace penstock::kubernetes

@@ -26,10 +26,9 @@ import time
 import httpx
 import yaml
 
-from charts import absent
-from harness import eventually, free_port
+from charts import LOADER, absent
+from harness import ROOT, eventually, free_port
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TOOLS = pathlib.Path(os.environ.get("PENSTOCK_KUBERNETES", ROOT / "build" / "kubernetes"))
 ADMIN_TOKEN, CONTROLLER_TOKEN = "admin-token", "controller-token"
 NODE = "loopback"
@@ -347,6 +346,11 @@ class ControlPlane(Cluster):
             raise ApiError(answer)
         return answer.json()["status"]["token"]
 
+    def revocable_token(self, namespace, account):
+        """(token, revoke): after revoke() nobody is let in by it who asks anew."""
+        holder = self.ready_pod(namespace, f"holder-of-{account}", "127.0.0.9", {"app": "holder"}, account=account)
+        return self.token_of(namespace, account, pod=holder), lambda: self.admin.delete(holder)
+
     def expired_token(self, namespace, account):
         """A token of a service account that was good until an hour ago."""
         found = self.admin.get("v1", "ServiceAccount", namespace, account)["metadata"]
@@ -368,7 +372,7 @@ class ControlPlane(Cluster):
         files = files or [*sorted((TOOLS / "crds").glob("*.yaml")), *sorted((ROOT / "deploy/crds").glob("*.yaml"))]
         names, kinds = [], []
         for file in files:
-            for thing in yaml.load_all(pathlib.Path(file).read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            for thing in yaml.load_all(pathlib.Path(file).read_text(), LOADER):
                 if thing and thing["kind"] == "CustomResourceDefinition":
                     thing.pop("status", None)
                     self.admin.apply(thing)

@@ -120,3 +120,7 @@ class FakeCluster(Cluster):
             token = str(uuid.uuid4())
             self.server.users[token] = f"system:serviceaccount:{namespace}:{account}"
         return token
+
+    def revocable_token(self, namespace, account):
+        token = self.token_of(namespace, account)
+        return token, lambda: self.server.users.pop(token)

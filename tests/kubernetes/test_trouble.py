@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from charts import many_programs
-from control_plane import ROOT, TOOLS, running_plane
-from harness import eventually
+from control_plane import TOOLS, running_plane
+from harness import ROOT, eventually
 from workload import LABELS, SECONDS, Team
 
 pytestmark = many_programs
@@ -28,7 +28,7 @@ def team(plane, tmp_path):
 
 def of_chart(helm, name):
     """Team(objects=...): an example of the chart, whose pods have the team's port and label."""
-    return lambda team: [o for o in helm.example(name, namespace=team.namespace) if o["kind"] not in ("InferencePool", "ServiceMonitor", "ScaledObject")]
+    return lambda team: [o for o in helm.example(name, namespace=team.namespace) if o["kind"] != "InferencePool"]
 
 
 def with_token_file(team, token):
@@ -57,12 +57,12 @@ def test_a_token_that_has_expired_is_said_and_the_next_in_its_file_is_taken(team
 
 def test_a_token_that_is_revoked_while_serving_costs_nothing_but_news(team):
     team.pod(0), team.pod(1)
-    holder = team.cluster.ready_pod(team.namespace, "holder", "127.0.0.9", {"app": "picker"}, account="llama-epp")
-    config, file = with_token_file(team, team.cluster.token_of(team.namespace, "llama-epp", pod=holder))
+    first, revoke = team.cluster.revocable_token(team.namespace, "llama-epp")
+    config, file = with_token_file(team, first)
     picker = team.picker(kubeconfig=config)
     picker.wait_for_endpoints(2)
     envoy = team.envoy(picker)
-    team.cluster.admin.delete(holder)
+    revoke()
     team.cluster.stop_api_server()  # or its watches would go on for minutes
     team.cluster.start_api_server()
     eventually(lambda: says(picker, "pods", "unauthorized"), LONG, "the token is refused")
@@ -90,9 +90,9 @@ def test_a_client_certificate_is_a_user_of_the_role(team):
 def test_a_program_gives_the_token_and_is_asked_again_when_it_is_refused(team):
     team.pod(0)
     plane = team.cluster
-    holder = plane.ready_pod(team.namespace, "holder", "127.0.0.9", {"app": "picker"}, account="llama-epp")
+    first, revoke = plane.revocable_token(team.namespace, "llama-epp")
     token, login = team.folder / "token", team.folder / "login"
-    token.write_text(plane.token_of(team.namespace, "llama-epp", pod=holder))
+    token.write_text(first)
     login.write_text('#!/bin/sh\necho "{\\"apiVersion\\":\\"client.authentication.k8s.io/v1\\",\\"kind\\":\\"ExecCredential\\",'
                      f'\\"status\\":{{\\"token\\":\\"$(cat {token})\\"}}}}"\n')
     login.chmod(0o700)
@@ -101,7 +101,7 @@ def test_a_program_gives_the_token_and_is_asked_again_when_it_is_refused(team):
     picker = team.picker(kubeconfig=config)
     picker.wait_for_endpoints(1)
     token.write_text(plane.token_of(team.namespace, "llama-epp"))
-    plane.admin.delete(holder)
+    revoke()
     plane.stop_api_server()  # or its watches would go on for minutes
     plane.start_api_server()
     team.pod(1)

@@ -2,7 +2,6 @@
 import contextlib
 import itertools
 import json
-import os
 import pathlib
 import socket
 
@@ -10,11 +9,9 @@ import httpx
 import yaml
 
 import shipped
-from charts import ROOT
 from data_plane import Envoy, Picker
-from harness import Exposition, Program, eventually, free_port
+from harness import PENSTOCK, ROOT, Exposition, Program, eventually, free_port
 
-PENSTOCK = pathlib.Path(os.environ.get("PENSTOCK", ROOT / "build/release/penstock"))
 MANIFESTS = (ROOT / "deploy/kubernetes/gateway/penstock.yaml").read_text()
 LABELS = {"app": "llama"}
 CHAT = "/v1/chat/completions"
@@ -98,11 +95,12 @@ class Workload:
 
 
 class ShippedPicker(Exposition):
-    """`penstock epp` as the Deployment runs it; only ports, addresses and files are this machine's."""
+    """`penstock epp` as the Deployment runs it; only ports, addresses and files are this machine's. Its account is in a
+    kubeconfig, or in `mounted`, a MountedAccount."""
     is_serving = Picker.is_serving
     admin = Picker.admin
 
-    def __init__(self, folder, cluster, namespace, objects, *more, ready=True, kubeconfig=None):
+    def __init__(self, folder, cluster, namespace, objects, *more, ready=True, kubeconfig=None, mounted=None):
         folder.mkdir(parents=True, exist_ok=True)
         deployment = next(o for o in objects if o["kind"] == "Deployment")
         config = next(o for o in objects if o["kind"] == "ConfigMap")
@@ -113,10 +111,14 @@ class ShippedPicker(Exposition):
         flags |= {"config-file": file, "grpc-port": self.port, "grpc-health-port": self.health_port, "metrics-port": self.metrics_port,
                   "metrics-endpoint-auth": "false", "bind-address": "127.0.0.1", "secure-serving": "false", "drain-timeout": "0s"}
         account = shipped.pod_spec(deployment)["serviceAccountName"]
-        kubeconfig = kubeconfig or cluster.kubeconfig(cluster.token_of(namespace, account), f"picker-{self.port}", namespace)
-        environment = {"NAMESPACE": namespace, "POD_NAME": f"{deployment['metadata']['name']}-0-0", "KUBECONFIG": str(kubeconfig)}
-        self.program = Program(folder / f"picker-{self.port}.log", "epp", *[f"--{k}={v}" for k, v in flags.items()], *more,
-                               env=environment, binary=PENSTOCK)
+        if mounted:
+            command, environment = mounted.command, {**mounted.environment}
+        else:
+            kubeconfig = kubeconfig or cluster.kubeconfig(cluster.token_of(namespace, account), f"picker-{self.port}", namespace)
+            command, environment = (), {"KUBECONFIG": str(kubeconfig)}
+        environment |= {"NAMESPACE": namespace, "POD_NAME": f"{deployment['metadata']['name']}-0-0"}
+        binary, *arguments = [*command, PENSTOCK, "epp", *[f"--{k}={v}" for k, v in flags.items()], *more]
+        self.program = Program(folder / f"picker-{self.port}.log", *arguments, env=environment, binary=binary)
         with self.program.stopped_on_failure():
             self.program.wait_for_http(f"{self.admin}/metrics", SECONDS)
             if ready:
