@@ -6,8 +6,10 @@ import sys
 import pytest
 import yaml
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "deploy"))
+for folder in ("deploy", "e2e"):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / folder))
+
+from harness import ROOT  # noqa: E402
 
 
 def documents(variant):

@@ -1,12 +1,9 @@
 """Rules that all objects of the charts keep, whatever the values. Used on the raw manifests here, and on what Helm
 renders in tests/kubernetes/."""
-import pathlib
 import re
 import subprocess
 
 import yaml
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def pod_spec(deployment):

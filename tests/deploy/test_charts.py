@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 import yaml
 
-from shipped import ROOT
+from harness import ROOT
 
 CHARTS = ROOT / "deploy/charts"
 NAMES = ["penstock-epp", "penstock-standalone"]

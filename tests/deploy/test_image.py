@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-from shipped import ROOT
+from harness import PENSTOCK, ROOT
 
-PENSTOCK = pathlib.Path(os.environ.get("PENSTOCK", ROOT / "build/release/penstock"))
 TEXT = (ROOT / "deploy/Dockerfile").read_text()
 
 

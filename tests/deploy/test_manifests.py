@@ -1,15 +1,12 @@
 """The raw manifests of deploy/kubernetes/."""
 import os
-import pathlib
 import subprocess
 
 import pytest
 import yaml
 
 import shipped
-
-ROOT = shipped.ROOT
-PENSTOCK = pathlib.Path(os.environ.get("PENSTOCK", ROOT / "build/release/penstock"))
+from harness import PENSTOCK, ROOT
 
 
 def test_pods_run_with_least_privilege_and_their_ports_probes_and_flags_agree(objects):

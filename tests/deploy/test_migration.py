@@ -1,14 +1,12 @@
 """What docs/migration.md promises of an image that takes another picker's place: the command lines that the other
 charts make are taken, and so are their configurations."""
 import os
-import pathlib
 import subprocess
 
 import pytest
 
-from shipped import ROOT
+from harness import PENSTOCK
 
-PENSTOCK = pathlib.Path(os.environ.get("PENSTOCK", ROOT / "build/release/penstock"))
 # As llm-d-router's charts write them: some flags and values apart, some with =.
 POOL = ["--pool-name", "llama", "--pool-namespace", "inference", "--pool-group", "inference.networking.k8s.io"]
 PODS = ["--endpoint-selector", "app=llama,tier=gpu", "--endpoint-target-ports", "8000,8001"]

@@ -1,16 +1,10 @@
 """Envoy as the stand-alone manifests configure it, before a picker and simulated engines."""
-import pathlib
-import sys
-
 import httpx
 import yaml
 
 import shipped
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "e2e"))
-
-from data_plane import Picker, envoy_binary  # noqa: E402
-from harness import Engines, Program, free_port  # noqa: E402
+from data_plane import Picker, envoy_binary
+from harness import Engines, Program, free_port
 
 
 def test_clients_are_asked_to_reconnect_in_time_and_lose_nothing_by_it(standalone, tmp_path):

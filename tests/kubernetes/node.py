@@ -15,8 +15,7 @@ import shipped
 from control_plane import ADMIN_TOKEN, NODE, ApiError
 from data_plane import SHIPPED, Envoy, envoy_binary
 from grpc_client import Connection
-from harness import Exposition, Program, eventually, free_port
-from workload import PENSTOCK
+from harness import PENSTOCK, Exposition, Program, eventually, free_port
 
 PERIOD_SECONDS = 0.05
 

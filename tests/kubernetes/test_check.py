@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from control_plane import ADMIN_TOKEN
-from workload import MANIFESTS, PENSTOCK
+from harness import PENSTOCK
+from workload import MANIFESTS
 
 NAMESPACE = "checked"
 

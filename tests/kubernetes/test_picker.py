@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 import shipped
-from charts import ROOT, many_programs
-from harness import eventually
+from charts import many_programs
+from harness import ROOT, eventually
 from node import Clients
 from workload import CHAT, LABELS, SECONDS, Team
 

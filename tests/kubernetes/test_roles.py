@@ -2,8 +2,8 @@
 import pytest
 import yaml
 
-from charts import ROOT
 from control_plane import ApiError
+from harness import ROOT
 
 READ = [("v1", "Pod"), ("inference.networking.k8s.io/v1", "InferencePool"), ("llm-d.ai/v1alpha2", "InferenceObjective"),
         ("llm-d.ai/v1alpha2", "InferenceModelRewrite"), ("inference.networking.x-k8s.io/v1alpha2", "InferenceObjective"),
