@@ -45,8 +45,8 @@ struct ReplicasOptions {
 // One thread and one connection for all pools, one round trip an interval. Decisions only read two atomics
 // of each endpoint (EndpointLive::others, others_unseen) that this thread writes, and the prefix index;
 // nothing waits for the store, and without it everything fades within the staleness bound and each replica
-// goes by what it knows itself. Bounds: 64 replicas, 256 KiB of queued prefixes a loop and pool (the oldest
-// are dropped), 512 KiB of them an exchange, 16 batches of others an exchange.
+// goes by what it knows itself. Bounds: 64 replicas, 256 KiB of queued prefixes a loop and pool (what
+// finds no room is dropped), 512 KiB of them an exchange, 16 batches of others an exchange.
 //
 // Life: create(), join() for each pool, start(), stop(). join() also later. A pool that joins again, even
 // before its former life here has left, is another one to all others: the former's load and prefixes are no

@@ -407,7 +407,7 @@ TEST(ReplicasWithoutStore, WhatIsNoReplyAndWhatIsTooLargeEndTheConnectionOnly) {
   EXPECT_TRUE(eventually([&] { return b.learner->learnt().size() == 1; }));
 }
 
-TEST(ReplicasWithoutStore, QueuedPrefixesAreBoundedAndTheOldestGo) {
+TEST(ReplicasWithoutStore, QueuedPrefixesAreBoundedAndTheRestIsDropped) {
   FakeStore store;
   store.down();
   const Process a(store, "a");
