@@ -3,9 +3,11 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -392,12 +394,22 @@ void LoopGroup::start() {
 void LoopGroup::stop(Duration grace) {
   if (threads_->stopped || threads_->running.empty()) return;
   threads_->stopped = true;
-  for (auto& loop : loops_) loop->post([&loop = *loop] { loop.begin_shutdown(); });
-  const auto deadline = std::chrono::steady_clock::now() + grace;
+  // A loop that was not told yet may have tasks before it that begin only now.
+  const auto told = std::make_shared<std::atomic<size_t>>(0);
   for (auto& loop : loops_) {
-    while (loop->spawned_.load(std::memory_order_acquire) != 0 && std::chrono::steady_clock::now() < deadline)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    loop->post([&loop = *loop, told] {
+      loop.begin_shutdown();
+      told->fetch_add(1, std::memory_order_release);
+    });
   }
+  const auto busy = [&] {
+    return told->load(std::memory_order_acquire) != loops_.size() ||
+           std::any_of(loops_.begin(), loops_.end(),
+                       [](const auto& loop) { return loop->spawned_.load(std::memory_order_acquire) != 0; });
+  };
+  const auto deadline = std::chrono::steady_clock::now() + grace;
+  while (busy() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   for (auto& loop : loops_) loop->stop();
   for (auto& thread : threads_->running) thread.join();
   threads_->running.clear();

@@ -309,5 +309,29 @@ TEST(LoopGroup, StopFiresTheShutdownTokenAndWaitsForTasks) {
   EXPECT_EQ(ended.load(), 2);
 }
 
+TEST(LoopGroup, StopWaitsForTasksOfWhatWasPostedBeforeItToo) {
+  LoopGroup loops(1);
+  Loop& loop = loops.at(0);
+  std::atomic<bool> held{true};
+  std::atomic<bool> ended{false};
+  loop.post([&] { held.wait(true); });
+  loop.post([&] {
+    spawn(loop, [](Loop& own, std::atomic<bool>& flag) -> Task<void> {
+      (void)co_await own.sleep(std::chrono::hours(1), own.shutdown_token());
+      flag = true;
+    }(loop, ended));
+  });
+  loops.start();
+  // Lets the loop go once stop() has posted what it posts.
+  std::thread release([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    held = false;
+    held.notify_all();
+  });
+  loops.stop();
+  release.join();
+  EXPECT_TRUE(ended.load());
+}
+
 }  // namespace
 }  // namespace penstock::io
