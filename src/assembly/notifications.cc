@@ -99,7 +99,7 @@ void ObjectFeeds::keep_only(const std::vector<std::unique_ptr<Plugin>>& plugins)
   const std::vector<ObjectSource> sources = object_sources(plugins);
   std::vector<Open> ended;  // without the lock that telling takes
   const std::lock_guard lock(mutex_);
-  const auto unwanted = std::stable_partition(open_.begin(), open_.end(), [&](const Open& open) {
+  const auto unwanted = std::partition(open_.begin(), open_.end(), [&](const Open& open) {
     return std::any_of(sources.begin(), sources.end(),
                        [&](const ObjectSource& source) { return is_of(open, source); });
   });

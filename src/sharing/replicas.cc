@@ -100,7 +100,7 @@ struct Replicas::Impl {
 std::vector<std::shared_ptr<SharedPool>> Replicas::Impl::current_pools() {
   const std::lock_guard lock(mutex);
   const auto left =
-      std::stable_partition(pools.begin(), pools.end(), [](const auto& pool) { return !pool->left(); });
+      std::partition(pools.begin(), pools.end(), [](const auto& pool) { return !pool->left(); });
   for (auto it = left; it != pools.end(); ++it) {
     const bool comes_again = std::any_of(pools.begin(), left, [&](const auto& other) {
       return other->name() == (*it)->name() && other->ns() == (*it)->ns();
