@@ -315,6 +315,11 @@ void HealthTicket::succeed(TimePoint now) {
   release();
 }
 
+bool HealthTicket::next_failure_ejects() const {
+  const int64_t bound = watch_->current_->consecutive_failures;
+  return on_trial_ || (bound != 0 && int64_t{failures_in_a_row()} + 1 >= bound);
+}
+
 void HealthTicket::fail(FailureKind kind, TimePoint now) {
   if (watch_ == nullptr) return;
   watch_->shared_.failed(*endpoint_, *watch_->current_, kind, generation_, on_trial_, watch_->size_, now);

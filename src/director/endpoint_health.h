@@ -151,6 +151,8 @@ class HealthTicket {
   uint32_t failures_in_a_row() const {
     return endpoint_->live->consecutive_failures.load(std::memory_order_relaxed);
   }
+  // One more failure in a row ends the trial or is the last that the endpoint may have. REQUIRES: open().
+  bool next_failure_ejects() const;
 
  private:
   friend class HealthWatch;

@@ -28,7 +28,8 @@ void RequestHealth::fail(FailureKind kind, TimePoint now) {
   }
   const uint32_t of_target = target_.open() ? suspicion(target_) : 0;
   const uint32_t of_prefill = suspicion(prefill_);
-  if (of_target >= of_prefill) target_.fail(kind, now);
+  const bool equal = of_target == of_prefill;
+  if (of_target > of_prefill || (equal && !target_.next_failure_ejects())) target_.fail(kind, now);
   if (of_prefill >= of_target) prefill_.fail(kind, now);
   target_.release();
   prefill_.release();

@@ -13,7 +13,9 @@ namespace penstock::director {
 //   502 without a body                           the prefill target's: llm-d's sidecar says so that it could
 //                                                not talk to it. Nobody's where an encoder takes part
 //   any other 5xx, or a deadline before output   of whoever of the two has failed more often in a row, or is
-//                                                on trial; of both where that is equal
+//                                                on trial; of both where that is equal, unless it would eject
+//                                                both: then the prefill target's, as the next answer, which
+//                                                has another or none, tells about the target
 //   a stall                                      of each that was silent for everybody, as HealthWatch finds
 // Example: a prefill engine that answers 500 has after its second failure 2 in a row, and its three decode
 // partners at most 1, which their next success clears: it alone is ejected.

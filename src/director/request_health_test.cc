@@ -170,6 +170,35 @@ TEST_F(SplitRequestTest, ADeadDecodeEngineDoesNotTakeThePrefillEnginesWithIt) {
   EXPECT_EQ(pool.health.out(), 1U);
 }
 
+TEST_F(SplitRequestTest, OfTwoThatAlwaysFailTogetherThePrefillEngineIsEjectedFirst) {
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(answer(500), "d1+p1");
+  EXPECT_TRUE(out("p1"));
+  EXPECT_EQ(pool.health.out(), 1U);
+  // It was that one: the other is cleared by what it serves next.
+  EXPECT_EQ(serve(), "d1+p2");
+  EXPECT_EQ(live("d1").consecutive_failures, 0U);
+}
+
+TEST_F(SplitRequestTest, WhoFailsOnWithoutThePrefillEngineThatWasEjectedForItIsEjectedToo) {
+  for (int i = 0; i < 3; ++i) answer(500);
+  ASSERT_TRUE(out("p1"));
+  EXPECT_EQ(answer(500), "d1+p2");
+  EXPECT_TRUE(out("d1"));
+  EXPECT_FALSE(out("p2"));
+  EXPECT_EQ(live("p2").consecutive_failures, 0U);
+}
+
+TEST_F(SplitRequestTest, OfTwoOnTrialThePrefillEngineFailsItAndTheOtherHasAnother) {
+  for (int i = 0; i < 3; ++i) answer(500);
+  answer(500);
+  ASSERT_EQ(pool.health.out(), 2U);
+  clock.advance(seconds(5));
+  EXPECT_EQ(answer(500), "d1+p1");
+  EXPECT_GT(live("p1").ejected_until_ns, clock.now().time_since_epoch().count());
+  EXPECT_EQ(serve(), "d1+p2");
+  EXPECT_FALSE(out("d1"));
+}
+
 TEST_F(SplitRequestTest, WhoIsOnTrialIsToBlame) {
   for (int i = 0; i < 3; ++i) answer(502, true);
   ASSERT_TRUE(out("p1"));
