@@ -310,26 +310,25 @@ TEST(LoopGroup, StopFiresTheShutdownTokenAndWaitsForTasks) {
 }
 
 TEST(LoopGroup, StopWaitsForTasksOfWhatWasPostedBeforeItToo) {
-  LoopGroup loops(1);
-  Loop& loop = loops.at(0);
-  std::atomic<bool> held{true};
+  LoopGroup loops(2);
+  std::atomic<bool> told{false};
   std::atomic<bool> ended{false};
-  loop.post([&] { held.wait(true); });
-  loop.post([&] {
-    spawn(loop, [](Loop& own, std::atomic<bool>& flag) -> Task<void> {
-      (void)co_await own.sleep(std::chrono::hours(1), own.shutdown_token());
+  // The second loop is told of its end last, and only then lets the first one get to what was posted there.
+  const auto tell = [](void* flag) {
+    *static_cast<std::atomic<bool>*>(flag) = true;
+    static_cast<std::atomic<bool>*>(flag)->notify_all();
+  };
+  CancelCallback second(loops.at(1).shutdown_token(), tell, &told);
+  loops.at(0).post([&] { told.wait(false); });
+  loops.at(0).post([&] {
+    spawn(loops.at(0), [](Loop& loop, std::atomic<bool>& flag) -> Task<void> {
+      (void)co_await loop.sleep(std::chrono::hours(1), loop.shutdown_token());
+      (void)co_await loop.sleep(milliseconds(1));  // it takes its time to end
       flag = true;
-    }(loop, ended));
+    }(loops.at(0), ended));
   });
   loops.start();
-  // Lets the loop go once stop() has posted what it posts.
-  std::thread release([&] {
-    std::this_thread::sleep_for(milliseconds(20));
-    held = false;
-    held.notify_all();
-  });
   loops.stop();
-  release.join();
   EXPECT_TRUE(ended.load());
 }
 
