@@ -25,8 +25,9 @@ void append_number(std::string& out, uint64_t value) {
   append(out, value);
 }
 
-void append_rounded(std::string& out, double value) {
-  append(out, std::isfinite(value) ? std::round(value * 100) / 100 + 0.0 : value);
+void append_rounded(std::string& out, double value, int decimals) {
+  const double scale = std::pow(10.0, decimals);
+  append(out, std::isfinite(value) ? std::round(value * scale) / scale + 0.0 : value);
 }
 
 void append_millis(std::string& out, Duration duration) {

@@ -11,8 +11,8 @@ namespace penstock::scheduling {
 // for infinities ("inf"); callers that write JSON check first.
 void append_number(std::string& out, double value);
 void append_number(std::string& out, uint64_t value);
-// For people: at most two decimals, "0.94", "12.5", "580".
-void append_rounded(std::string& out, double value);
+// For people: at most so many decimals, "0.94", "12.5", "580".
+void append_rounded(std::string& out, double value, int decimals = 2);
 // Whole milliseconds, rounded down: "41 ms".
 void append_millis(std::string& out, Duration duration);
 

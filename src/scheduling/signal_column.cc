@@ -168,7 +168,7 @@ void append_signal(const SchedulingContext& ctx, Candidate candidate, Signal sig
     return;
   }
   out += ' ';
-  append_number(out, usable_value.value);
+  append_rounded(out, usable_value.value, 4);
   out += ' ';
   out += signal_unit(signal);
   if (usable_value.credit != 0) {

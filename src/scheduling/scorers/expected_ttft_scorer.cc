@@ -100,7 +100,7 @@ void ExpectedTtftScorer::explain(const SchedulingContext& ctx, Candidate candida
   out += " ms, at ";
   append_rounded(out, std::round(1000.0 / p.cost_ms));
   out += " tokens/s";
-  if (use_predictor_) out += p.measured ? " as measured" : ", nothing is measured yet";
+  if (use_predictor_) out += p.measured ? " as measured" : " as configured, nothing is measured yet";
 }
 
 }  // namespace penstock::scheduling

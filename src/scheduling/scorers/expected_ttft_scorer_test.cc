@@ -59,7 +59,7 @@ TEST_F(ExpectedTtft, TheMeasuredCostOfATokenCountsOnceItIsKnown) {
   constexpr std::string_view kMeasured =
       "{prefillTokensPerSecond: 10000, prefillCostSource: latencyPredictor}";
   EXPECT_THAT(score(kMeasured, 5000), ElementsAre(DoubleNear(0.82, kClose), 1));
-  EXPECT_THAT(explained, testing::EndsWith(", at 10000 tokens/s, nothing is measured yet"));
+  EXPECT_THAT(explained, testing::EndsWith(", at 10000 tokens/s as configured, nothing is measured yet"));
   measured_ms = 0.05;
   EXPECT_THAT(score(kMeasured, 5000), ElementsAre(1, DoubleNear(0.89, kClose)));
   EXPECT_EQ(

@@ -16,6 +16,8 @@ TEST(KvCacheUtilizationScorerTest, ScoreIsTheFreeShare) {
   pool.set_all(Signal::kKvUsage, {0, 0.3, 1, 1.2});
   EXPECT_THAT(pool.score(KvCacheUtilizationScorer()), ElementsAre(1, 0.7, 0, DoubleNear(-0.2, 1e-12)));
   EXPECT_EQ(pool.explain(KvCacheUtilizationScorer(), 1), "kv usage 0.3 ratio, age 0 ms, fresh");
+  pool.set_all(Signal::kKvUsage, {0, 1.0 / 21, 1, 1});
+  EXPECT_EQ(pool.explain(KvCacheUtilizationScorer(), 1), "kv usage 0.0476 ratio, age 0 ms, fresh");
 }
 
 TEST(KvCacheUtilizationScorerTest, UnknownUsageCountsAsTheLargestKnown) {
