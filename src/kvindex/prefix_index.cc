@@ -490,15 +490,6 @@ void PrefixIndex::drain() {
   unlock();
 }
 
-void PrefixIndex::set_capacity(EndpointSlot slot, uint32_t blocks) {
-  if (slot >= endpoints_.size()) return;
-  lock();
-  endpoints_[slot].capacity = blocks;
-  evict_to_capacity(slot, options_.eviction_slice);
-  unlock();
-  help();
-}
-
 void PrefixIndex::remove_endpoint(EndpointSlot slot, uint64_t owner) {
   if (slot >= endpoints_.size()) return;
   EndpointState& endpoint = endpoints_[slot];

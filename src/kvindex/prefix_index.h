@@ -52,8 +52,7 @@ class MatchResult {
 //
 // Threads: match() and the counters from anywhere, without locks. insert() from anywhere: whoever gets
 // the writer's lock works, others leave their insert in a bounded queue, of which every holder of the
-// lock applies a bounded piece; nobody waits. set_capacity(), remove_endpoint() and drain() wait for the
-// writer's lock.
+// lock applies a bounded piece; nobody waits. remove_endpoint() and drain() wait for the writer's lock.
 //
 // Bounds: blocks per endpoint (capacity), bytes in all (max_bytes: the globally oldest segment goes
 // first), max_endpoints, bytes of each queue.
@@ -69,7 +68,7 @@ class PrefixIndex {
     uint32_t capacity_blocks = 31250;      // of an endpoint until set otherwise
     size_t queues = 1;                     // one per event loop
     size_t queue_bytes = 128 * 1024;       // of each
-    // Segments that one insert or set_capacity() may evict beyond what the insert itself adds; the rest
+    // Segments that one insert may evict beyond what the insert itself adds; the rest
     // goes with later inserts. Bounds the time the writer's lock is held.
     size_t eviction_slice = 64;
     uint64_t secret = 0;  // places hashes in the table; 0: drawn at random
@@ -103,11 +102,10 @@ class PrefixIndex {
   // Fills `out` with the contiguous match of `hashes` (chained, first block first) for every endpoint.
   void match(std::span<const uint64_t> hashes, MatchResult& out) const;
 
-  // Says that an endpoint will hold these blocks from now on; refreshes those it has.
+  // Says that an endpoint will hold these blocks from now on; refreshes those it has. Without blocks it only
+  // sets the capacity, down to which the endpoint is evicted in slices.
   InsertOutcome insert(const Insert& insert, std::span<const uint64_t> hashes);
 
-  // Evicts down to `blocks`, in slices.
-  void set_capacity(EndpointSlot slot, uint32_t blocks);
   // Forgets everything of an endpoint before its slot is used again. Gives the lock up between slices.
   void remove_endpoint(EndpointSlot slot, uint64_t owner = 0);
   // Applies what is queued.

@@ -170,7 +170,7 @@ TEST(PrefixIndex, LoweringTheCapacityEvictsInSlices) {
   options.eviction_slice = 10;
   const auto index = make_index(options);
   for (uint64_t i = 0; i < 100; ++i) index->insert({0}, prompt({i}));
-  index->set_capacity(0, 20);
+  index->insert({0, 0, 20}, {});
   EXPECT_EQ(index->blocks(0), 90U);
   for (int i = 0; i < 20; ++i) index->insert({0}, prompt({99}));
   EXPECT_EQ(index->blocks(0), 20U);
@@ -279,7 +279,7 @@ void check_against_model(const Shape& shape, size_t operations) {
   options.eviction_slice = size_t{1} << 30U;
   const auto index = make_index(options);
   for (size_t e = 0; e < shape.endpoints; ++e)
-    index->set_capacity(static_cast<EndpointSlot>(e), static_cast<uint32_t>(model.endpoint(e).capacity));
+    index->insert({static_cast<EndpointSlot>(e), 0, static_cast<uint32_t>(model.endpoint(e).capacity)}, {});
   PrefixIndexInspector inspector(*index);
   MatchResult result;
   for (size_t op = 0; op < operations; ++op) {
@@ -303,10 +303,10 @@ void check_against_model(const Shape& shape, size_t operations) {
     } else if (kind < 997) {
       model.endpoint(slot).capacity = 20 + random.below(shape.max_capacity);
       model.evict(slot);
-      index->set_capacity(slot, static_cast<uint32_t>(model.endpoint(slot).capacity));
+      index->insert({slot, 0, static_cast<uint32_t>(model.endpoint(slot).capacity)}, {});
     } else {
       index->remove_endpoint(slot);
-      index->set_capacity(slot, static_cast<uint32_t>(model.endpoint(slot).capacity));
+      index->insert({slot, 0, static_cast<uint32_t>(model.endpoint(slot).capacity)}, {});
       model.clear(slot);
     }
     if (op % 1000 == 0) {
